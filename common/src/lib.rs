@@ -1,1 +1,8 @@
-//! x
+//! What the controller and the brokers must agree on: identifiers, the LeaderAndIsr record, rejections, wire
+//! frames, the ZooKeeper layout and configuration. Neither side sees the other's crate; they meet here.
+
+pub mod assignment;
+pub mod id;
+pub mod leader_and_isr;
+pub mod rejection;
+pub mod zk;

@@ -1,0 +1,32 @@
+//! The ZooKeeper layout (coordination.md, sections 1 to 3): every path in one enum, one codec file per kind of
+//! value, the one builder of fenced multis, and the session wrapper. Only files in this folder spell a path.
+
+pub mod znode;
+
+pub mod broker;
+pub mod config;
+pub mod controller;
+pub mod isr;
+pub mod state;
+pub mod topic;
+
+pub mod fence;
+pub mod op;
+
+use thiserror::Error;
+
+/// A znode holds something that its reader cannot understand. Shown to the admin in an `error` child, so the text
+/// says what stands there and what should.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what} cannot be read: {why}")]
+pub struct InvalidZnode {
+    /// The kind of value, for instance "the partition's state".
+    pub what: &'static str,
+    pub why: String,
+}
+
+impl InvalidZnode {
+    pub(crate) fn new(what: &'static str, why: impl std::fmt::Display) -> Self {
+        Self { what, why: why.to_string() }
+    }
+}

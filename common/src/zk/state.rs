@@ -1,0 +1,80 @@
+//! `state`, the election record of a partition. It never holds the ISR.
+
+use serde::{Deserialize, Serialize};
+
+use super::InvalidZnode;
+use crate::id::{BrokerId, ControllerEpoch, LeaderEpoch};
+
+/// Value of `…/[partition_id]/state`. `target` is a subset of `replicas`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionState {
+    version: i32,
+    /// Who was elected for `leader_epoch`. It leads once its `leader` znode is younger than this record.
+    pub leader: BrokerId,
+    pub leader_epoch: LeaderEpoch,
+    pub controller_epoch: ControllerEpoch,
+    /// The hosts this epoch was started with.
+    pub replicas: Vec<BrokerId>,
+    /// The wanted replicas; the first is preferred.
+    pub target: Vec<BrokerId>,
+    /// The leader was elected uncleanly.
+    pub recovery: bool,
+}
+
+impl PartitionState {
+    pub fn new(
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        controller_epoch: ControllerEpoch,
+        replicas: Vec<BrokerId>,
+        target: Vec<BrokerId>,
+    ) -> Self {
+        Self { version: 1, leader, leader_epoch, controller_epoch, replicas, target, recovery: false }
+    }
+
+    /// # Errors
+    /// Not JSON of the documented shape; another version; a target that is not hosted.
+    pub fn decode(value: &[u8]) -> Result<Self, InvalidZnode> {
+        const WHAT: &str = "the partition's state";
+        let state: Self = serde_json::from_slice(value).map_err(|error| InvalidZnode::new(WHAT, error))?;
+        if state.version != 1 {
+            return Err(InvalidZnode::new(
+                WHAT,
+                format!("its version is {}, this release knows 1", state.version),
+            ));
+        }
+        if let Some(id) = state.target.iter().find(|id| !state.replicas.contains(id)) {
+            return Err(InvalidZnode::new(WHAT, format!("target {id} is not among its replicas")));
+        }
+        Ok(state)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a record of numbers and lists")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_has_a_golden_form() {
+        let ids = |ids: &[i32]| ids.iter().copied().map(BrokerId).collect::<Vec<_>>();
+        let state = PartitionState::new(
+            BrokerId(1),
+            LeaderEpoch(7),
+            ControllerEpoch(3),
+            ids(&[1, 2, 3]),
+            ids(&[1, 2]),
+        );
+        let golden = r#"{"version":1,"leader":1,"leader_epoch":7,"controller_epoch":3,"replicas":[1,2,3],"target":[1,2],"recovery":false}"#;
+        assert_eq!(String::from_utf8(state.encode()).unwrap(), golden);
+        assert_eq!(PartitionState::decode(golden.as_bytes()), Ok(state));
+        for bad in
+            ["", "{}", &golden.replace("\"version\":1", "\"version\":2"), &golden.replace("[1,2]", "[9]")]
+        {
+            assert!(PartitionState::decode(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
