@@ -5,4 +5,5 @@ pub mod assignment;
 pub mod id;
 pub mod leader_and_isr;
 pub mod rejection;
+pub mod wire;
 pub mod zk;
