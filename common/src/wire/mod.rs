@@ -7,4 +7,5 @@ pub mod control;
 pub mod frame;
 mod guard;
 pub mod peer;
+pub mod server;
 pub mod transport;

@@ -1,0 +1,331 @@
+//! Accepts connections and hands their requests to a handler; used by the broker and the controller.
+//!
+//! A connection is two tasks: one reads requests and starts them in their order, the other writes the answers in the
+//! same order. A request that waits (acks=all, a long poll) leaves its place in the queue of answers, and the next one
+//! is started meanwhile. Whatever a peer does wrong, or a handler panics about, ends that connection and nothing else.
+
+mod connection;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use super::frame::RequestFrame;
+
+/// Pause after the operating system refused to hand over a connection, for instance for want of file descriptors.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long answers in flight may still be written after [`Server::shutdown`].
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+
+/// Name of a listener, as in `listeners`: `PLAINTEXT`, `INTERNAL`, …
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ListenerName(pub Arc<str>);
+
+impl fmt::Display for ListenerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for ListenerName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+/// Where to listen. An empty host means every interface; port 0 lets the operating system choose one.
+#[derive(Debug, Clone)]
+pub struct ListenerAddress {
+    pub name: ListenerName,
+    pub host: String,
+    pub port: u16,
+}
+
+/// What one peer may ask of this process.
+#[derive(Debug, Clone)]
+pub struct ServerLimits {
+    /// Largest request in bytes, its length not counted: `socket.request.max.bytes`.
+    pub request_bytes_max: usize,
+    /// Connections over all listeners: `max.connections`. One more is closed at once.
+    pub connections_max: usize,
+    /// Connections from one address: `max.connections.per.ip`.
+    pub connections_per_address_max: usize,
+    /// Requests of one connection that were started and have no written answer; at this number its socket is not read.
+    pub requests_in_flight_max: usize,
+    /// Bytes of requests and ready answers that one connection may hold; beyond them its socket is not read.
+    pub bytes_in_flight_max: usize,
+    /// A connection that sends no request, or reads no answer, for so long is closed: `connections.max.idle.ms`.
+    pub idle_max: Duration,
+    /// Connections that wait for being accepted: `socket.listen.backlog.size`.
+    pub backlog: u32,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 100 << 20,
+            connections_max: usize::MAX,
+            connections_per_address_max: usize::MAX,
+            requests_in_flight_max: 128,
+            bytes_in_flight_max: 64 << 20,
+            idle_max: Duration::from_secs(600),
+            backlog: 50,
+        }
+    }
+}
+
+/// A whole answer, the length in front included, as pieces that are written one after the other: records go from the
+/// log to the socket without being copied into one buffer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Frame(pub Vec<Bytes>);
+
+impl Frame {
+    /// Size in bytes.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+}
+
+impl From<Bytes> for Frame {
+    fn from(bytes: Bytes) -> Self {
+        Self(vec![bytes])
+    }
+}
+
+/// What becomes of a request.
+pub enum Answer {
+    /// The answer is ready.
+    Now(Frame),
+    /// The request has no answer (acks=0).
+    Nothing,
+    /// The answer comes later; the next request is started meanwhile. The future is first polled when the answers
+    /// before it are written, so it must not contain what later requests rely on. `None`: there is no answer.
+    Later(BoxFuture<'static, Option<Frame>>),
+    /// The answers before this one are written, then the connection is closed and the reason is logged.
+    Close(String),
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(frame) => write!(f, "Now({} bytes)", frame.size()),
+            Self::Nothing => f.write_str("Nothing"),
+            Self::Later(_) => f.write_str("Later"),
+            Self::Close(reason) => write!(f, "Close({reason})"),
+        }
+    }
+}
+
+/// One connection as its requests see it.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// Unique in this process; later connections have larger ids.
+    pub id: u64,
+    pub peer_address: SocketAddr,
+    pub listener: ListenerName,
+    /// Closes the connection when cancelled; requests not yet read are never started.
+    pub closer: CancellationToken,
+}
+
+/// Starts requests.
+pub trait RequestHandler: Send + Sync + 'static {
+    /// Starts one request. It is awaited before the next request of the connection is read, so effects that must keep
+    /// the order of requests happen here; whatever takes long belongs into [`Answer::Later`].
+    fn start<'a>(&'a self, connection: &'a Connection, request: RequestFrame) -> BoxFuture<'a, Answer>;
+}
+
+/// What all connections share.
+struct Shared {
+    handler: Arc<dyn RequestHandler>,
+    limits: ServerLimits,
+    connections: Mutex<HashMap<IpAddr, usize>>,
+    next_connection_id: AtomicU64,
+    /// No more requests are read.
+    draining: CancellationToken,
+    /// Connections end, whatever they were doing.
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// A running server. Dropping it ends its connections at once; [`Server::shutdown`] lets answers in flight go out.
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<(ListenerName, SocketAddr)>,
+}
+
+impl Server {
+    /// Binds every listener and begins to accept.
+    ///
+    /// # Errors
+    /// A host that does not resolve, an address in use, a port that needs privileges; the text names the listener.
+    pub async fn bind(
+        listeners: &[ListenerAddress],
+        limits: ServerLimits,
+        handler: Arc<dyn RequestHandler>,
+    ) -> anyhow::Result<Self> {
+        let mut bound = Vec::new();
+        for listener in listeners {
+            let socket = listen(listener, limits.backlog).await.with_context(|| {
+                format!(
+                    "cannot listen on {}://{}:{} (listeners)",
+                    listener.name, listener.host, listener.port
+                )
+            })?;
+            bound.push((listener.name.clone(), socket));
+        }
+        let shared = Arc::new(Shared {
+            handler,
+            limits,
+            connections: Mutex::new(HashMap::new()),
+            next_connection_id: AtomicU64::new(1),
+            draining: CancellationToken::new(),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        let mut addresses = Vec::new();
+        for (name, socket) in bound {
+            let address = socket.local_addr().context("a bound socket has no address")?;
+            info!(listener = %name, %address, "listening");
+            addresses.push((name.clone(), address));
+            shared.tasks.spawn(accept_loop(Arc::clone(&shared), name, socket));
+        }
+        Ok(Self { shared, addresses })
+    }
+
+    /// The bound addresses, in the order of the listeners.
+    pub fn local_addresses(&self) -> &[(ListenerName, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// Number of open connections.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.lock().values().sum()
+    }
+
+    /// Accepts and reads no more, lets answers in flight go out for up to a second, then closes everything.
+    pub async fn shutdown(&self) {
+        self.shared.draining.cancel();
+        self.shared.tasks.close();
+        if tokio::time::timeout(SHUTDOWN_GRACE, self.shared.tasks.wait()).await.is_err() {
+            self.shared.stopping.cancel();
+            self.shared.tasks.wait().await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.draining.cancel();
+        self.shared.stopping.cancel();
+    }
+}
+
+async fn listen(listener: &ListenerAddress, backlog: u32) -> anyhow::Result<TcpListener> {
+    let host = if listener.host.is_empty() { "0.0.0.0" } else { &listener.host };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses = lookup_host((host, listener.port)).await.context("the host does not resolve")?;
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        match listen_on(address, backlog) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error.into())
+}
+
+fn listen_on(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(backlog)
+}
+
+async fn accept_loop(shared: Arc<Shared>, listener: ListenerName, socket: TcpListener) {
+    loop {
+        let accepted = tokio::select! {
+            () = shared.draining.cancelled() => return,
+            accepted = socket.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer_address)) => admit(&shared, &listener, stream, peer_address),
+            Err(error) => {
+                warn!(%listener, %error, "cannot accept a connection; trying again (look at the limit on open files)");
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Starts serving an accepted connection, unless a limit is reached.
+fn admit(shared: &Arc<Shared>, listener: &ListenerName, stream: TcpStream, peer_address: SocketAddr) {
+    let Some(place) = Place::take(shared, peer_address.ip()) else {
+        warn!(%listener, %peer_address, "connection refused: max.connections or max.connections.per.ip is reached");
+        return;
+    };
+    if let Err(error) = stream.set_nodelay(true) {
+        info!(%listener, %peer_address, %error, "connection closed before it began");
+        return;
+    }
+    let connection = Connection {
+        id: shared.next_connection_id.fetch_add(1, Ordering::Relaxed),
+        peer_address,
+        listener: listener.clone(),
+        closer: shared.stopping.child_token(),
+    };
+    let for_task = Arc::clone(shared);
+    shared.tasks.spawn(async move {
+        connection::serve(&for_task, connection, stream).await;
+        drop(place);
+    });
+}
+
+/// A connection's place among the counted ones; given back when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    address: IpAddr,
+}
+
+impl Place {
+    fn take(shared: &Arc<Shared>, address: IpAddr) -> Option<Self> {
+        let mut connections = shared.connections.lock();
+        let of_address = connections.get(&address).copied().unwrap_or(0);
+        let total: usize = connections.values().sum();
+        if shared.limits.connections_max <= total || shared.limits.connections_per_address_max <= of_address {
+            return None;
+        }
+        connections.insert(address, of_address + 1);
+        drop(connections);
+        Some(Self { shared: Arc::clone(shared), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut connections = self.shared.connections.lock();
+        match connections.get_mut(&self.address) {
+            Some(1) | None => {
+                connections.remove(&self.address);
+            }
+            Some(count) => *count -= 1,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "server/tests.rs"]
+mod tests;
