@@ -1,0 +1,153 @@
+//! Watches: which connection wants to hear about which path. One-shot, persistent and recursive
+//! watches of one connection on one path are independent of each other (as from ZooKeeper 3.9 on;
+//! in 3.8 the last one set replaces the others).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::{ConnectionId, path};
+use crate::protocol::code::EventType;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WatchMode {
+    OneShot,
+    Persistent,
+    Recursive,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Modes {
+    one_shot: bool,
+    persistent: bool,
+    recursive: bool,
+}
+
+/// One table; a server has one for data and one for children.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    by_path: HashMap<String, BTreeMap<ConnectionId, Modes>>,
+    by_connection: HashMap<ConnectionId, HashSet<String>>,
+    /// Number of (path, connection) pairs with a recursive watch; without any, a change need not
+    /// look at its path's ancestors.
+    recursive_count: usize,
+}
+
+impl Watches {
+    pub(crate) fn add(&mut self, path: &str, connection: ConnectionId, mode: WatchMode) {
+        let modes = self.by_path.entry(path.to_owned()).or_default().entry(connection).or_default();
+        match mode {
+            WatchMode::OneShot => modes.one_shot = true,
+            WatchMode::Persistent => modes.persistent = true,
+            WatchMode::Recursive => {
+                self.recursive_count += usize::from(!modes.recursive);
+                modes.recursive = true;
+            }
+        }
+        self.by_connection.entry(connection).or_default().insert(path.to_owned());
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.by_connection.values().map(HashSet::len).sum()
+    }
+
+    pub(crate) fn count_of(&self, connection: ConnectionId) -> usize {
+        self.by_connection.get(&connection).map_or(0, HashSet::len)
+    }
+
+    pub(crate) fn contains(&self, path: &str, connection: ConnectionId) -> bool {
+        self.modes(path, connection).is_some()
+            || (self.recursive_count > 0
+                && path::ancestors(path)
+                    .any(|ancestor| self.modes(ancestor, connection).is_some_and(|modes| modes.recursive)))
+    }
+
+    fn modes(&self, path: &str, connection: ConnectionId) -> Option<&Modes> {
+        self.by_path.get(path)?.get(&connection)
+    }
+
+    /// Removes the connection's watches of all modes on `path`; whether there was any.
+    pub(crate) fn remove(&mut self, path: &str, connection: ConnectionId) -> bool {
+        let Some(watchers) = self.by_path.get_mut(path) else { return false };
+        let Some(modes) = watchers.remove(&connection) else { return false };
+        if watchers.is_empty() {
+            self.by_path.remove(path);
+        }
+        self.recursive_count -= usize::from(modes.recursive);
+        self.forget(path, connection);
+        true
+    }
+
+    fn forget(&mut self, path: &str, connection: ConnectionId) {
+        if let Some(paths) = self.by_connection.get_mut(&connection) {
+            paths.remove(path);
+            if paths.is_empty() {
+                self.by_connection.remove(&connection);
+            }
+        }
+    }
+
+    pub(crate) fn remove_connection(&mut self, connection: ConnectionId) {
+        for path in self.by_connection.get(&connection).cloned().unwrap_or_default() {
+            self.remove(&path, connection);
+        }
+    }
+
+    /// The connections to tell about `event` at `path`, each once. One-shot watches are used up.
+    pub(crate) fn trigger(&mut self, path: &str, event: EventType) -> BTreeSet<ConnectionId> {
+        let mut told = BTreeSet::new();
+        // A recursive watch hears of each node below; a change of children would say it twice.
+        let recursive_hears = event != EventType::ChildrenChanged;
+        if let Some(watchers) = self.by_path.get_mut(path) {
+            let mut used_up = Vec::new();
+            for (connection, modes) in watchers.iter_mut() {
+                if modes.one_shot || modes.persistent || (modes.recursive && recursive_hears) {
+                    told.insert(*connection);
+                }
+                modes.one_shot = false;
+                if *modes == Modes::default() {
+                    used_up.push(*connection);
+                }
+            }
+            for connection in used_up {
+                self.remove(path, connection);
+            }
+        }
+        if recursive_hears && self.recursive_count > 0 {
+            for ancestor in path::ancestors(path) {
+                let watchers = self.by_path.get(ancestor).into_iter().flatten();
+                told.extend(watchers.filter(|(_, modes)| modes.recursive).map(|(connection, _)| *connection));
+            }
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ConnectionId = ConnectionId(1);
+
+    #[test]
+    fn modes_are_independent() {
+        let mut watches = Watches::default();
+        watches.add("/a", ONE, WatchMode::Recursive);
+        watches.add("/a", ONE, WatchMode::OneShot);
+        assert_eq!(watches.trigger("/a", EventType::ChildrenChanged).len(), 1);
+        assert_eq!(watches.trigger("/a", EventType::ChildrenChanged).len(), 0);
+        assert_eq!(watches.trigger("/a", EventType::DataChanged).len(), 1);
+        assert_eq!(watches.trigger("/a/b/c", EventType::Created).len(), 1);
+        assert_eq!(watches.trigger("/ab", EventType::Created).len(), 0);
+        assert!(watches.contains("/a/b", ONE) && watches.remove("/a", ONE) && !watches.remove("/a", ONE));
+        assert_eq!(watches.trigger("/a/b/c", EventType::Created).len(), 0);
+        assert_eq!((watches.count(), watches.recursive_count), (0, 0));
+    }
+
+    #[test]
+    fn a_recursive_watch_on_the_root_hears_everything() {
+        let mut watches = Watches::default();
+        watches.add("/", ONE, WatchMode::Recursive);
+        assert_eq!(watches.trigger("/a", EventType::Created).len(), 1);
+        watches.remove_connection(ONE);
+        assert_eq!(watches.trigger("/a", EventType::Created).len(), 0);
+    }
+}
