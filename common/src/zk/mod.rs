@@ -13,6 +13,13 @@ pub mod topic;
 pub mod fence;
 pub mod op;
 
+mod connect_string;
+pub mod lease;
+pub mod read;
+pub mod session;
+pub mod watch;
+mod write;
+
 use thiserror::Error;
 
 /// A znode holds something that its reader cannot understand. Shown to the admin in an `error` child, so the text

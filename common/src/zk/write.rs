@@ -1,0 +1,359 @@
+//! Writes of a session. A write is sent at most once: when its answer is lost the caller must look (L2). Each
+//! confirmed write renews the lease from the moment when it was sent.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+use zookeeper_client as zk;
+use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError, MultiWriteResult};
+
+use super::lease::BootTime;
+use super::op::{Lifetime, MultiError, Op, OpFailure, OpResult};
+use super::read::ReadError;
+use super::session::{Inner, NoClient, ZooKeeper};
+use super::znode::{PERSISTENT_PARENTS, Znode};
+use crate::id::BrokerId;
+
+/// One multi of [`ZooKeeper::multi_batched`] (coordination.md, section 6).
+const GROUPS_PER_MULTI: usize = 250;
+const BYTES_PER_MULTI: usize = 256 * 1024;
+/// Above 1 MiB (jute.maxbuffer) the server drops the connection without a word, again and again.
+const LARGEST_MULTI: usize = 1_000_000;
+
+impl From<NoClient> for MultiError {
+    fn from(reason: NoClient) -> Self {
+        match reason {
+            NoClient::NotConnected => Self::Refused("not connected; nothing was sent".to_owned()),
+            NoClient::SessionEnded => Self::SessionEnded,
+        }
+    }
+}
+
+impl ZooKeeper {
+    /// All operations, or none. One result per operation.
+    ///
+    /// # Errors
+    /// See [`MultiError`]. `Refused` and `Failed` say that nothing was stored; only `Unknown` leaves it open. While
+    /// there is no connection the multi waits for one session timeout before it is refused.
+    pub async fn multi(&self, ops: &[Op]) -> Result<Vec<OpResult>, MultiError> {
+        if ops.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = weight(ops);
+        if bytes > LARGEST_MULTI {
+            return Err(MultiError::Refused(format!(
+                "a multi of {bytes} bytes is larger than the {LARGEST_MULTI} that ZooKeeper takes"
+            )));
+        }
+        let deadline = Instant::now() + self.session_timeout();
+        let mut dead_generation = 0;
+        loop {
+            let (client, generation) = self.client(dead_generation, deadline).await?;
+            let sent = BootTime::now();
+            let answer = tokio::select! {
+                biased;
+                answer = commit(client, ops) => answer?,
+                () = self.inner.closing.cancelled() => return Err(MultiError::Unknown),
+            };
+            match answer {
+                Answer::Stored(results) => {
+                    self.inner.lease.confirm(sent);
+                    return Ok(results);
+                }
+                Answer::NeverSent => dead_generation = generation,
+            }
+        }
+    }
+
+    /// Creates a persistent znode. `false` when there is one already, whatever it holds.
+    pub async fn create_if_absent(&self, path: &str, data: &[u8]) -> Result<bool, MultiError> {
+        let op = Op::Create { path: path.to_owned(), data: data.to_vec(), lifetime: Lifetime::Persistent };
+        match self.multi(&[op]).await {
+            Ok(_) => Ok(true),
+            Err(MultiError::Failed { reason: OpFailure::NodeExists, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates every persistent parent of the layout that is missing.
+    pub async fn ensure_parents(&self) -> Result<(), MultiError> {
+        self.create_parents(PERSISTENT_PARENTS).await
+    }
+
+    /// Creates those of the persistent znodes that are missing; parents come before children in `paths`.
+    pub async fn create_parents(&self, paths: &[&str]) -> Result<(), MultiError> {
+        let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+        let found = self.get_many(&paths).await.map_err(|error| match error {
+            ReadError::SessionEnded => MultiError::SessionEnded,
+            other => MultiError::Refused(other.to_string()),
+        })?;
+        for (path, node) in paths.iter().zip(found) {
+            if node.is_none() {
+                self.create_if_absent(path, b"").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Many independent multis, packed 250 or 256 KiB to one request. Where one fails, it alone bears the error: the
+    /// others are sent again in smaller requests. Results in the order of the groups.
+    ///
+    /// The groups must not depend on one another: each could be stored without the others.
+    pub async fn multi_batched<K>(
+        &self,
+        groups: Vec<(K, Vec<Op>)>,
+    ) -> Vec<(K, Result<Vec<OpResult>, MultiError>)> {
+        let (keys, groups): (Vec<K>, Vec<Vec<Op>>) = groups.into_iter().unzip();
+        let mut results: Vec<Option<Result<Vec<OpResult>, MultiError>>> = vec![None; groups.len()];
+        let mut stack = batches(&groups);
+        stack.reverse();
+        while let Some(range) = stack.pop() {
+            let ops: Vec<Op> = groups[range.clone()].iter().flatten().cloned().collect();
+            match self.multi(&ops).await {
+                Ok(stored) => {
+                    let mut stored = stored.into_iter();
+                    for index in range {
+                        results[index] = Some(Ok(stored.by_ref().take(groups[index].len()).collect()));
+                    }
+                }
+                Err(MultiError::Failed { index, path, reason }) => {
+                    let (culprit, index) = locate(&groups, range.start, index);
+                    results[culprit] = Some(Err(MultiError::Failed { index, path, reason }));
+                    // What stands before the culprit has passed; behind it more may fail, hence the halves.
+                    let middle = culprit + 1 + (range.end - culprit - 1) / 2;
+                    for rest in [middle..range.end, culprit + 1..middle, range.start..culprit] {
+                        if !rest.is_empty() {
+                            stack.push(rest);
+                        }
+                    }
+                }
+                Err(error) => {
+                    range.for_each(|index| results[index] = Some(Err(error.clone())));
+                    if error != MultiError::Unknown {
+                        // Never sent: the rest would wait and fail likewise.
+                        results.iter_mut().for_each(|result| {
+                            result.get_or_insert(Err(error.clone()));
+                        });
+                        break;
+                    }
+                }
+            }
+        }
+        let results = results.into_iter().map(|result| result.expect("every range was answered"));
+        keys.into_iter().zip(results).collect()
+    }
+
+    /// Keeps the lease by setting `/leases/[broker]` every eighth of the session timeout, unless another write was
+    /// confirmed lately. Goes on until the session ends or its last clone is dropped; call it once per session.
+    pub fn keep_lease(&self, broker: BrokerId) {
+        let inner = std::sync::Arc::downgrade(&self.inner);
+        let closing = self.inner.closing.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = keep(inner, broker) => {}
+                () = closing.cancelled() => {}
+            }
+        });
+    }
+}
+
+async fn keep(inner: Weak<Inner>, broker: BrokerId) {
+    let path = Znode::Lease(broker).path();
+    loop {
+        let Some(due) = inner.upgrade().map(|inner| inner.lease.renewal_due_in()) else { return };
+        if due > Duration::ZERO {
+            sleep(due).await;
+            continue;
+        }
+        let Some(inner) = inner.upgrade() else { return };
+        let zookeeper = ZooKeeper { inner };
+        let set = Op::SetData { path: path.clone(), data: Vec::new(), version: None };
+        if let Err(error) = zookeeper.multi(&[set]).await {
+            debug!(%broker, "the lease was not renewed: {error}");
+            let pause = zookeeper.session_timeout() / 8;
+            drop(zookeeper);
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Ranges of groups that fit into one multi.
+fn batches(groups: &[Vec<Op>]) -> Vec<std::ops::Range<usize>> {
+    let mut ranges = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, group) in groups.iter().enumerate() {
+        let added = weight(group);
+        if index > start && (index - start == GROUPS_PER_MULTI || bytes + added > BYTES_PER_MULTI) {
+            ranges.push(start..index);
+            (start, bytes) = (index, 0);
+        }
+        bytes += added;
+    }
+    if start < groups.len() {
+        ranges.push(start..groups.len());
+    }
+    ranges
+}
+
+/// The group, counting from `start`, that holds the operation at `index`, and the operation's index within it.
+fn locate(groups: &[Vec<Op>], start: usize, mut index: usize) -> (usize, usize) {
+    let mut group = start;
+    while index >= groups[group].len() {
+        index -= groups[group].len();
+        group += 1;
+    }
+    (group, index)
+}
+
+/// Bytes that the operations take in a request, generously.
+fn weight(ops: &[Op]) -> usize {
+    /// Header, lengths, version and access list.
+    const OVERHEAD: usize = 64;
+    let one = |op: &Op| match op {
+        Op::Create { path, data, .. } | Op::SetData { path, data, .. } => path.len() + data.len() + OVERHEAD,
+        Op::CheckAbsent { path } => 2 * (path.len() + OVERHEAD),
+        Op::CheckExists { path } | Op::CheckVersion { path, .. } | Op::Delete { path, .. } => {
+            path.len() + OVERHEAD
+        }
+    };
+    ops.iter().map(one).sum()
+}
+
+enum Answer {
+    Stored(Vec<OpResult>),
+    /// The client had given up before it could send.
+    NeverSent,
+}
+
+async fn commit(client: Client, ops: &[Op]) -> Result<Answer, MultiError> {
+    let mut writer = client.new_multi_writer();
+    // For each operation on the wire, the caller's operation it stands for.
+    let mut origins = Vec::with_capacity(ops.len());
+    for (index, op) in ops.iter().enumerate() {
+        let added = add(&mut writer, op).map_err(|error| refused(op, &error))?;
+        origins.extend(std::iter::repeat_n(index, added));
+    }
+    match writer.commit().await {
+        Ok(answers) if answers.len() == origins.len() => Ok(Answer::Stored(results(ops, &origins, &answers))),
+        Ok(_) => Err(MultiError::Unknown),
+        Err(MultiWriteError::OperationFailed { index, source }) => {
+            let index = origins.get(index).copied().ok_or(MultiError::Unknown)?;
+            Err(MultiError::Failed { index, path: ops[index].path().to_owned(), reason: failure(&source) })
+        }
+        Err(MultiWriteError::RequestFailed { source }) => request_failed(source),
+    }
+}
+
+/// Adds the operation, and says how many it has become.
+fn add(writer: &mut zk::MultiWriter<'_>, op: &Op) -> Result<usize, zk::Error> {
+    let anyone = Acls::anyone_all();
+    match op {
+        Op::CheckExists { path } => writer.add_check_version(path, -1)?,
+        Op::CheckVersion { path, version } => writer.add_check_version(path, *version)?,
+        Op::CheckAbsent { path } => {
+            writer.add_create(path, b"", &CreateMode::Persistent.with_acls(anyone))?;
+            writer.add_delete(path, None)?;
+            return Ok(2);
+        }
+        Op::Create { path, data, lifetime } => {
+            let mode = match lifetime {
+                Lifetime::Persistent => CreateMode::Persistent,
+                Lifetime::Ephemeral => CreateMode::Ephemeral,
+            };
+            writer.add_create(path, data, &mode.with_acls(anyone))?;
+        }
+        Op::SetData { path, data, version } => writer.add_set_data(path, data, *version)?,
+        Op::Delete { path, version } => writer.add_delete(path, *version)?,
+    }
+    Ok(1)
+}
+
+fn refused(op: &Op, error: &zk::Error) -> MultiError {
+    MultiError::Refused(format!("{} cannot be sent: {error}", op.path()))
+}
+
+/// The answer of an operation's last part is the answer of the operation.
+fn results(ops: &[Op], origins: &[usize], answers: &[MultiWriteResult]) -> Vec<OpResult> {
+    let mut results: Vec<OpResult> = vec![OpResult::Checked; ops.len()];
+    for (origin, answer) in origins.iter().zip(answers) {
+        results[*origin] = match (&ops[*origin], answer) {
+            (Op::CheckAbsent { .. }, _) => OpResult::Checked,
+            (_, MultiWriteResult::Create { .. }) => OpResult::Created,
+            (_, MultiWriteResult::Delete) => OpResult::Deleted,
+            (_, MultiWriteResult::SetData { stat }) => {
+                OpResult::Set { version: stat.version, mzxid: stat.mzxid }
+            }
+            _ => OpResult::Checked,
+        };
+    }
+    results
+}
+
+fn failure(error: &zk::Error) -> OpFailure {
+    match error {
+        zk::Error::NoNode => OpFailure::NoNode,
+        zk::Error::NodeExists => OpFailure::NodeExists,
+        zk::Error::BadVersion => OpFailure::BadVersion,
+        zk::Error::NotEmpty => OpFailure::NotEmpty,
+        _ => OpFailure::Other,
+    }
+}
+
+/// The request as a whole failed. Whatever is not known to be a refusal may have been stored.
+fn request_failed(error: zk::Error) -> Result<Answer, MultiError> {
+    match error {
+        // Either the server says that the session is over, and then it stored nothing of it; or the client gave up by
+        // its own clock, and says so of those requests only that it had not sent.
+        zk::Error::SessionExpired | zk::Error::ClientClosed => Ok(Answer::NeverSent),
+        zk::Error::NoAuth
+        | zk::Error::AuthFailed
+        | zk::Error::InvalidAcl
+        | zk::Error::NotReadOnly
+        | zk::Error::QuotaExceeded
+        | zk::Error::SessionMoved
+        | zk::Error::Throttled
+        | zk::Error::MarshallingError
+        | zk::Error::Unimplemented
+        | zk::Error::BadArguments(_) => Err(MultiError::Refused(error.to_string())),
+        _ => Err(MultiError::Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(path: &str, bytes: usize) -> Op {
+        Op::SetData { path: path.to_owned(), data: vec![0; bytes], version: None }
+    }
+
+    #[test]
+    fn batches_hold_250_groups_or_256_kib() {
+        let small: Vec<Vec<Op>> = (0..600).map(|_| vec![set("/x", 10)]).collect();
+        assert_eq!(batches(&small), [0..250, 250..500, 500..600]);
+        let large: Vec<Vec<Op>> = (0..3).map(|_| vec![set("/x", 200 * 1024)]).collect();
+        assert_eq!(batches(&large), [0..1, 1..2, 2..3]);
+        let huge = vec![vec![set("/x", 10)], vec![set("/x", 400 * 1024)], vec![set("/x", 10)]];
+        assert_eq!(batches(&huge), [0..1, 1..2, 2..3]);
+        assert_eq!(batches(&[]), []);
+    }
+
+    #[test]
+    fn a_failed_operation_is_found_in_its_group() {
+        let groups = vec![vec![set("/a", 0); 2], vec![], vec![set("/b", 0); 3]];
+        assert_eq!(locate(&groups, 0, 1), (0, 1));
+        assert_eq!(locate(&groups, 0, 2), (2, 0));
+        assert_eq!(locate(&groups, 1, 2), (2, 2));
+    }
+
+    #[test]
+    fn only_a_known_refusal_counts_as_not_stored() {
+        assert!(matches!(request_failed(zk::Error::ConnectionLoss), Err(MultiError::Unknown)));
+        assert!(matches!(request_failed(zk::Error::Timeout), Err(MultiError::Unknown)));
+        assert!(matches!(request_failed(zk::Error::UnexpectedErrorCode(-7)), Err(MultiError::Unknown)));
+        assert!(matches!(request_failed(zk::Error::Throttled), Err(MultiError::Refused(_))));
+        assert!(matches!(request_failed(zk::Error::SessionExpired), Ok(Answer::NeverSent)));
+    }
+}
