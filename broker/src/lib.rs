@@ -1,1 +1,6 @@
-//! x
+//! The broker: stores partitions, replicates them, and answers Kafka clients.
+#![allow(dead_code)]
+
+mod replica;
+
+mod waiters;

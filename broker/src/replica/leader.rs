@@ -1,0 +1,253 @@
+//! The leader of a partition in one leader epoch: when the high watermark may rise (R12, D3, F2), who may join the ISR
+//! (R13, N11), who has to leave it (D5, D15), and when the leader may serve without a lease (coordination.md,
+//! section 5). Events in, decisions out.
+
+use std::collections::BTreeMap;
+
+use zurau_common::assignment::difference;
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
+use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::zk::isr::StoredIsr;
+
+use super::isr::{IsrState, Proposal};
+use super::progress::{FollowerFetch, Progress};
+
+/// How long a refused change is not proposed again.
+const PROPOSAL_PAUSE_MS: u64 = 1_000;
+
+/// Configuration that a leader decides with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaderRules {
+    /// `min.insync.replicas`, at least 1.
+    pub(crate) min_insync_replicas: usize,
+    /// `unclean.leader.election.enable`.
+    pub(crate) unclean_election: bool,
+    /// `replica.lag.time.max.ms` (KeepInSyncTime).
+    pub(crate) lag_max_ms: u64,
+    /// `replica.fetch.wait.max.ms`.
+    pub(crate) fetch_wait_max_ms: u64,
+}
+
+/// Where the leader's log stands; both ends exclusive, `high_watermark <= log_end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogEnds {
+    pub(crate) high_watermark: i64,
+    pub(crate) log_end: i64,
+}
+
+/// The leader's state. It is a member of its own stored ISR (M6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leader {
+    own: BrokerId,
+    own_broker_epoch: BrokerEpoch,
+    leader_epoch: LeaderEpoch,
+    /// Log end at the moment of taking office (LESO).
+    epoch_start: i64,
+    hosts: Vec<BrokerId>,
+    target: Vec<BrokerId>,
+    isr: IsrState,
+    followers: BTreeMap<BrokerId, Progress>,
+    rules: LeaderRules,
+    propose_not_before_ms: u64,
+}
+
+/// What a broker brings into office.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Office {
+    pub(crate) own: BrokerId,
+    pub(crate) broker_epoch: BrokerEpoch,
+    /// Log end at the start of the epoch.
+    pub(crate) epoch_start: i64,
+    pub(crate) rules: LeaderRules,
+}
+
+impl Leader {
+    /// Starts the epoch of `order` with what the take-over write stored. All followers begin unheard, whatever an
+    /// earlier epoch knew of them.
+    pub(crate) fn new(office: Office, order: &LeaderAndIsr, stored: StoredIsr, now_ms: u64) -> Self {
+        let Office { own, broker_epoch, epoch_start, rules } = office;
+        assert!(stored.isr.contains(&own), "{}: leader {own} is not in {stored:?}", order.partition);
+        let others = order.replicas.iter().filter(|id| **id != own);
+        Self {
+            own,
+            own_broker_epoch: broker_epoch,
+            leader_epoch: order.leader_epoch,
+            epoch_start,
+            hosts: order.replicas.clone(),
+            target: order.target(),
+            isr: IsrState::new(stored),
+            followers: others.map(|id| (*id, Progress::new(now_ms))).collect(),
+            rules,
+            propose_not_before_ms: 0,
+        }
+    }
+
+    pub(crate) fn leader_epoch(&self) -> LeaderEpoch {
+        self.leader_epoch
+    }
+
+    pub(crate) fn isr(&self) -> &IsrState {
+        &self.isr
+    }
+
+    pub(crate) fn hosts(&self) -> &[BrokerId] {
+        &self.hosts
+    }
+
+    pub(crate) fn progress(&self, follower: BrokerId) -> Option<&Progress> {
+        self.followers.get(&follower)
+    }
+
+    /// min = min(`min.insync.replicas`, number of target replicas): L8.
+    pub(crate) fn min_in_sync(&self) -> usize {
+        self.rules.min_insync_replicas.min(self.target.len()).max(1)
+    }
+
+    pub(crate) fn has_enough_in_sync(&self) -> bool {
+        self.min_in_sync() <= self.isr.stored().isr.len()
+    }
+
+    /// Until the high watermark has reached the start of this epoch, older leaders may have shown a later end than
+    /// this one knows; latest-offset queries wait (KIP-207, R15).
+    pub(crate) fn knows_the_committed_end(&self, high_watermark: i64) -> bool {
+        self.epoch_start <= high_watermark
+    }
+
+    /// The new high watermark, if it may rise now (R12, D3, F2).
+    pub(crate) fn risen_high_watermark(&self, ends: LogEnds) -> Option<i64> {
+        if !self.has_enough_in_sync() || self.isr.may_have_elr() {
+            return None;
+        }
+        let mut reached = ends.log_end;
+        for member in self.isr.maximal() {
+            if member != self.own {
+                reached = reached.min(self.followers.get(&member)?.log_end()?);
+            }
+        }
+        (ends.high_watermark < reached).then_some(reached)
+    }
+
+    /// Notes a follower's fetch; false if the sender is not a host of this epoch or of an older registration.
+    pub(crate) fn record_fetch(&mut self, follower: BrokerId, fetch: FollowerFetch, log_end: i64) -> bool {
+        self.followers.get_mut(&follower).is_some_and(|progress| progress.record_fetch(fetch, log_end))
+    }
+
+    /// The follower's fetch has been answered.
+    pub(crate) fn record_answer(&mut self, follower: BrokerId, now_ms: u64) {
+        if let Some(progress) = self.followers.get_mut(&follower) {
+            progress.record_answer(now_ms);
+        }
+    }
+
+    /// The controller's list of live brokers has changed.
+    pub(crate) fn record_live_brokers(&mut self, is_live: impl Fn(BrokerId) -> bool, now_ms: u64) {
+        for (follower, progress) in &mut self.followers {
+            if is_live(*follower) {
+                progress.record_alive();
+            } else {
+                progress.record_gone(now_ms);
+            }
+        }
+    }
+
+    pub(crate) fn set_rules(&mut self, rules: LeaderRules) {
+        self.rules = rules;
+    }
+
+    pub(crate) fn settle(&mut self, stored: StoredIsr) {
+        self.isr.settle(stored);
+    }
+
+    /// The open proposal was refused; it is not made again at once.
+    pub(crate) fn refuse_proposal(&mut self, now_ms: u64) {
+        self.isr.refused();
+        self.propose_not_before_ms = now_ms.saturating_add(PROPOSAL_PAUSE_MS);
+    }
+
+    pub(crate) fn lose_answer(&mut self) {
+        self.isr.answer_lost();
+    }
+
+    /// Opens a proposal if the ISR should change and none is in flight. Returns it.
+    pub(crate) fn propose(&mut self, ends: LogEnds, now_ms: u64) -> Option<&Proposal> {
+        if self.isr.proposal().is_some() || now_ms < self.propose_not_before_ms {
+            return None;
+        }
+        let isr = self.wanted_isr(ends, now_ms);
+        let elr = self.isr.elr_beside(&isr, self.min_in_sync());
+        if !self.isr.differs_from(&isr, &elr) {
+            return None;
+        }
+        let broker_epochs = isr.iter().filter_map(|id| Some((*id, self.broker_epoch_of(*id)?))).collect();
+        let partition_epoch = self.isr.stored().partition_epoch;
+        self.isr.propose(Proposal { isr, elr, partition_epoch, broker_epochs });
+        self.isr.proposal()
+    }
+
+    fn broker_epoch_of(&self, broker: BrokerId) -> Option<BrokerEpoch> {
+        if broker == self.own {
+            return Some(self.own_broker_epoch);
+        }
+        self.followers.get(&broker)?.broker_epoch()
+    }
+
+    /// The ISR as it should be: lagging and dead members out, non-target members out once the target is in sync
+    /// (reassignment step 4), replicas that have caught up in.
+    fn wanted_isr(&self, ends: LogEnds, now_ms: u64) -> Vec<BrokerId> {
+        let stored = &self.isr.stored().isr;
+        let moved = self.target.contains(&self.own) && difference(&self.target, stored).is_empty();
+        let mut isr: Vec<BrokerId> = stored
+            .iter()
+            .copied()
+            .filter(|id| *id == self.own || !(self.must_leave(*id, ends, now_ms)))
+            .filter(|id| !moved || self.target.contains(id))
+            .collect();
+        let target_in_sync = difference(&self.target, &isr).is_empty();
+        for id in difference(&self.hosts, stored) {
+            if self.may_join(id, ends) && (self.target.contains(&id) || !target_in_sync) {
+                isr.push(id);
+            }
+        }
+        isr
+    }
+
+    fn must_leave(&self, member: BrokerId, ends: LogEnds, now_ms: u64) -> bool {
+        let Some(progress) = self.followers.get(&member) else {
+            // Not a host of this epoch: nothing will ever be fetched from it.
+            return true;
+        };
+        progress.is_lagging(ends.log_end, self.rules.lag_max_ms, now_ms)
+            || progress.is_silent_and_gone(self.rules.fetch_wait_max_ms, now_ms)
+    }
+
+    /// R13: fetched in this epoch under a known registration, alive, and holds everything committed as well as the
+    /// start of this epoch.
+    fn may_join(&self, replica: BrokerId, ends: LogEnds) -> bool {
+        self.followers.get(&replica).is_some_and(|progress| {
+            let reached =
+                progress.log_end().is_some_and(|end| ends.high_watermark.max(self.epoch_start) <= end);
+            reached && !progress.is_gone() && progress.broker_epoch().is_some()
+        })
+    }
+
+    /// Whether the leader may go on without a lease: nobody can have been elected in its place unnoticed, because
+    /// every possible member of the ISR has just fetched from it in its epoch (N2, N13).
+    pub(crate) fn may_serve_without_lease(&self, now_ms: u64) -> bool {
+        let horizon_ms = now_ms.saturating_sub(2 * self.rules.fetch_wait_max_ms + 1_000);
+        !self.rules.unclean_election
+            && !self.isr.may_have_elr()
+            && self.isr.maximal().into_iter().filter(|member| *member != self.own).all(|member| {
+                let last_ms = self.followers.get(&member).and_then(Progress::last_fetch_ms);
+                last_ms.is_some_and(|last_ms| horizon_ms <= last_ms)
+            })
+    }
+
+    /// While unclean election is off the high watermark alone makes acks=all safe, lease or not.
+    pub(crate) fn acknowledges_without_lease(&self) -> bool {
+        !self.rules.unclean_election
+    }
+}
+
+#[cfg(test)]
+#[path = "leader_tests.rs"]
+mod tests;
