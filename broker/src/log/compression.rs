@@ -1,0 +1,134 @@
+//! Decompression of batch bodies with a limit: a small batch must not make the broker allocate without bound.
+
+use std::borrow::Cow;
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use thiserror::Error;
+
+/// Largest body that is validated; a batch that expands further is refused.
+pub(crate) const DECOMPRESSED_BYTES_MAX: usize = 128 << 20;
+
+const NONE: u8 = 0;
+const GZIP: u8 = 1;
+const SNAPPY: u8 = 2;
+const LZ4: u8 = 3;
+const ZSTD: u8 = 4;
+
+/// Frame that Java and librdkafka put around snappy blocks: magic, version, lowest compatible version.
+const SNAPPY_FRAME_MAGIC: &[u8] = b"\x82SNAPPY\0";
+const SNAPPY_FRAME_HEADER_BYTES: usize = 16;
+
+#[derive(Debug, Error)]
+pub(crate) enum DecompressError {
+    #[error("more than {limit_bytes} bytes")]
+    TooLarge { limit_bytes: usize },
+    #[error("{0}")]
+    Damaged(String),
+}
+
+fn damaged(error: impl ToString) -> DecompressError {
+    DecompressError::Damaged(error.to_string())
+}
+
+/// The records of a batch body in plain bytes; no copy when it is not compressed.
+pub(crate) fn decompress(compression: u8, body: &Bytes) -> Result<Cow<'_, [u8]>, DecompressError> {
+    decompress_within(compression, body, DECOMPRESSED_BYTES_MAX)
+}
+
+fn decompress_within(
+    compression: u8,
+    body: &[u8],
+    limit_bytes: usize,
+) -> Result<Cow<'_, [u8]>, DecompressError> {
+    let plain = match compression {
+        NONE => return Ok(Cow::Borrowed(body)),
+        GZIP => read_limited(MultiGzDecoder::new(body), limit_bytes)?,
+        SNAPPY => snappy(body, limit_bytes)?,
+        LZ4 => read_limited(lz4::Decoder::new(body).map_err(damaged)?, limit_bytes)?,
+        ZSTD => read_limited(zstd::stream::read::Decoder::new(body).map_err(damaged)?, limit_bytes)?,
+        other => return Err(DecompressError::Damaged(format!("compression type {other}"))),
+    };
+    Ok(Cow::Owned(plain))
+}
+
+fn read_limited(reader: impl Read, limit_bytes: usize) -> Result<Vec<u8>, DecompressError> {
+    let mut plain = Vec::new();
+    reader.take(limit_bytes as u64 + 1).read_to_end(&mut plain).map_err(damaged)?;
+    if plain.len() > limit_bytes {
+        return Err(DecompressError::TooLarge { limit_bytes });
+    }
+    Ok(plain)
+}
+
+/// One raw block, or the framed sequence of blocks that most clients write.
+fn snappy(body: &[u8], limit_bytes: usize) -> Result<Vec<u8>, DecompressError> {
+    let mut plain = Vec::new();
+    if !body.starts_with(SNAPPY_FRAME_MAGIC) {
+        snappy_block(body, &mut plain, limit_bytes)?;
+        return Ok(plain);
+    }
+    let end = || damaged(io::Error::from(io::ErrorKind::UnexpectedEof));
+    let mut rest = body.get(SNAPPY_FRAME_HEADER_BYTES..).ok_or_else(end)?;
+    while !rest.is_empty() {
+        let (length, after) = rest.split_first_chunk::<4>().ok_or_else(end)?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let (block, after) = after.split_at_checked(length).ok_or_else(end)?;
+        snappy_block(block, &mut plain, limit_bytes)?;
+        rest = after;
+    }
+    Ok(plain)
+}
+
+fn snappy_block(block: &[u8], plain: &mut Vec<u8>, limit_bytes: usize) -> Result<(), DecompressError> {
+    let length = snap::raw::decompress_len(block).map_err(damaged)?;
+    // Snappy cannot shrink data below about a twentieth: a longer claim is a lie, not worth an allocation.
+    if plain.len() + length > limit_bytes || length / 32 > block.len() {
+        return Err(DecompressError::TooLarge { limit_bytes });
+    }
+    let start = plain.len();
+    plain.resize(start + length, 0);
+    snap::raw::Decoder::new().decompress(block, &mut plain[start..]).map_err(damaged)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::batch::{BatchHeader, HEADER_BYTES};
+    use crate::log::test_batches::{BatchSpec, batch};
+    use kafka_protocol::records::Compression;
+
+    #[test]
+    fn every_codec_gives_the_plain_records() {
+        let spec = BatchSpec { records: 50, value_bytes: 100, ..BatchSpec::default() };
+        let plain = batch(&spec).slice(HEADER_BYTES..);
+        for compression in [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd] {
+            let packed = batch(&BatchSpec { compression, ..spec.clone() });
+            let header = BatchHeader::parse(&packed).unwrap();
+            let body = packed.slice(HEADER_BYTES..);
+            assert_eq!(decompress(header.compression(), &body).unwrap(), &plain[..], "{compression:?}");
+            let short = decompress_within(header.compression(), &body, 1000);
+            assert!(matches!(short, Err(DecompressError::TooLarge { .. })), "{compression:?}");
+            let half = body.slice(..body.len() / 2);
+            assert!(
+                decompress(header.compression(), &half).map_or(true, |out| out.len() < plain.len()),
+                "{compression:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn framed_snappy() {
+        let block = snap::raw::Encoder::new().compress_vec(b"hello hello hello").unwrap();
+        let mut framed = SNAPPY_FRAME_MAGIC.to_vec();
+        framed.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
+        for _ in 0..2 {
+            framed.extend_from_slice(&(block.len() as u32).to_be_bytes());
+            framed.extend_from_slice(&block);
+        }
+        assert_eq!(snappy(&framed, 100).unwrap(), b"hello hello hellohello hello hello");
+        assert!(snappy(&framed[..framed.len() - 1], 100).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! Files of the log: opened on demand and closed again by age, written by position, replaced atomically.
+//!
+//! A broker may hold many thousand segments; only [`OPEN_FILES_MAX`] of them keep a descriptor. A reader that got
+//! its `Arc<File>` goes on reading it, even after the file was closed here, renamed or unlinked.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::error::{StorageContext, StorageError};
+
+/// Descriptors that idle and busy segments together may hold before the longest unused ones are closed.
+pub(crate) const OPEN_FILES_MAX: usize = 4096;
+/// Slices per vectored write; the kernel takes at most 1024.
+const IO_SLICES_MAX: usize = 512;
+
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
+static OPENED: Mutex<Vec<Weak<LogFile>>> = Mutex::new(Vec::new());
+
+/// A file of a segment, opened when it is used.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: Mutex<PathBuf>,
+    open: Mutex<Option<Arc<File>>>,
+    last_used: AtomicU64,
+}
+
+impl LogFile {
+    pub(crate) fn new(path: PathBuf) -> Arc<Self> {
+        Arc::new(Self { path: Mutex::new(path), open: Mutex::new(None), last_used: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.path.lock().clone()
+    }
+
+    /// Creates the file, empty.
+    pub(crate) fn create(self: &Arc<Self>) -> Result<(), StorageError> {
+        let path = self.path();
+        File::create(&path).storage("create", &path)?;
+        Ok(())
+    }
+
+    /// The open file. Never creates it: a segment that was deleted meanwhile must not come back.
+    pub(crate) fn get(self: &Arc<Self>) -> Result<Arc<File>, StorageError> {
+        self.last_used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(file) = self.open.lock().as_ref() {
+            return Ok(file.clone());
+        }
+        let path = self.path();
+        let file = OpenOptions::new().read(true).write(true).open(&path).storage("open", &path)?;
+        let file = Arc::new(file);
+        if self.open.lock().replace(file.clone()).is_none() {
+            OPEN_COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+        self.remember();
+        Ok(file)
+    }
+
+    /// Closes the descriptor here; readers that hold it keep it.
+    pub(crate) fn close(&self) {
+        if self.open.lock().take().is_some() {
+            OPEN_COUNT.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn remember(self: &Arc<Self>) {
+        let mut opened = OPENED.lock();
+        opened.push(Arc::downgrade(self));
+        if OPEN_COUNT.load(Ordering::Relaxed) > OPEN_FILES_MAX {
+            close_oldest(&mut opened);
+        }
+    }
+
+    /// The directory of this file was renamed.
+    pub(crate) fn moved_to(&self, path: PathBuf) {
+        *self.path.lock() = path;
+    }
+
+    /// Cuts or extends to `bytes`.
+    pub(crate) fn set_len(self: &Arc<Self>, bytes: u64) -> Result<(), StorageError> {
+        let path = self.path();
+        self.get()?.set_len(bytes).storage("truncate", &path)
+    }
+
+    /// Removes the file; its absence is fine.
+    pub(crate) fn remove(&self) -> Result<(), StorageError> {
+        self.close();
+        remove_if_present(&self.path())
+    }
+
+    pub(crate) fn read_exact_at(self: &Arc<Self>, buffer: &mut [u8], at: u64) -> Result<(), StorageError> {
+        let path = self.path();
+        self.get()?.read_exact_at(buffer, at).storage("read", &path)
+    }
+
+    pub(crate) fn write_all_at(self: &Arc<Self>, bytes: &[u8], at: u64) -> Result<(), StorageError> {
+        let path = self.path();
+        self.get()?.write_all_at(bytes, at).storage("write", &path)
+    }
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Closes a quarter of the open files, the longest unused first, and forgets the closed ones.
+fn close_oldest(opened: &mut Vec<Weak<LogFile>>) {
+    let mut files: Vec<Arc<LogFile>> = opened.iter().filter_map(Weak::upgrade).collect();
+    files.sort_by_key(|file| (file.last_used.load(Ordering::Relaxed), Arc::as_ptr(file)));
+    files.dedup_by(|left, right| Arc::ptr_eq(left, right));
+    files.retain(|file| file.open.lock().is_some());
+    let surplus = files.len() / 4;
+    for file in &files[..surplus] {
+        file.close();
+    }
+    *opened = files[surplus..].iter().map(Arc::downgrade).collect();
+}
+
+/// Writes all of `parts` at `position`, with as few system calls as the kernel allows and in a loop for short
+/// writes (LOG-16).
+pub(crate) fn write_vectored_all_at(file: &File, parts: &[Bytes], position: u64) -> io::Result<()> {
+    let mut position = position;
+    for group in parts.chunks(IO_SLICES_MAX) {
+        let mut index = 0;
+        let mut skip = 0;
+        while index < group.len() {
+            let slices: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(&group[index][skip..]))
+                .chain(group[index + 1..].iter().map(|part| IoSlice::new(part)))
+                .collect();
+            let mut written = match rustix::io::pwritev(file, &slices, position) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            position += written as u64;
+            while index < group.len() && written >= group[index].len() - skip {
+                written -= group[index].len() - skip;
+                index += 1;
+                skip = 0;
+            }
+            skip += written;
+        }
+    }
+    Ok(())
+}
+
+/// Reads up to `length` bytes at `position`; fewer only at the end of the file.
+pub(crate) fn read_up_to(file: &File, length: usize, position: u64) -> io::Result<Vec<u8>> {
+    let mut buffer = Vec::with_capacity(length);
+    while buffer.len() < length {
+        let at = position + buffer.len() as u64;
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut buffer), at) {
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+/// Makes creations, renames and removals inside `directory` durable (LOG-08).
+pub(crate) fn sync_directory(directory: &Path) -> Result<(), StorageError> {
+    File::open(directory).and_then(|file| file.sync_all()).storage("sync directory", directory)
+}
+
+/// Replaces `path` by `contents`: temporary file, fsync, rename, fsync of the directory (LOG-06).
+pub(crate) fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), StorageError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    let mut file = File::create(&temporary).storage("create", &temporary)?;
+    file.write_all(contents).storage("write", &temporary)?;
+    file.sync_all().storage("sync", &temporary)?;
+    fs::rename(&temporary, path).storage("rename into place", path)?;
+    sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
+}
+
+pub(crate) fn remove_if_present(path: &Path) -> Result<(), StorageError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.storage("remove", path),
+    }
+}
+
+/// The file's bytes, or nothing when there is no such file.
+pub(crate) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).storage("read", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectored_write_takes_more_parts_than_one_call_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = LogFile::new(directory.path().join("x"));
+        file.create().unwrap();
+        let parts: Vec<Bytes> = (0..3000u32).map(|n| Bytes::from(vec![n as u8; (n % 7) as usize])).collect();
+        let expected: Vec<u8> = parts.concat();
+        write_vectored_all_at(&file.get().unwrap(), &parts, 5).unwrap();
+        assert_eq!(read_up_to(&file.get().unwrap(), 1 << 20, 5).unwrap(), expected);
+    }
+
+    #[test]
+    fn atomic_write_replaces_and_leaves_no_temporary() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("checkpoint");
+        write_atomically(&path, b"one").unwrap();
+        write_atomically(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_closed_file_stays_readable_for_its_reader() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = LogFile::new(directory.path().join("x"));
+        file.create().unwrap();
+        file.write_all_at(b"abc", 0).unwrap();
+        let reader = file.get().unwrap();
+        file.remove().unwrap();
+        assert_eq!(read_up_to(&reader, 10, 0).unwrap(), b"abc");
+    }
+}

@@ -1,0 +1,122 @@
+//! Making appended records durable: planned under the owner's lock, synced outside of it, then told to the log.
+//!
+//! Many waiting appends share one sync: whoever syncs covers everything appended before its plan was made.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::error::{LogError, StorageContext, StorageError};
+use super::files::sync_directory;
+use super::partition_log::PartitionLog;
+
+/// What must be synced so that every record below [`FlushPlan::up_to`] survives a power loss.
+#[derive(Debug)]
+pub struct FlushPlan {
+    files: Vec<(PathBuf, Arc<File>)>,
+    snapshots: Vec<PathBuf>,
+    directory: Option<PathBuf>,
+    up_to: i64,
+    records: i64,
+    truncations: u64,
+}
+
+impl FlushPlan {
+    /// The log end when the plan was made.
+    pub fn up_to(&self) -> i64 {
+        self.up_to
+    }
+
+    /// Syncs files and, when their directory entries are new, the directory (LOG-08).
+    pub fn run(&self) -> Result<(), StorageError> {
+        for (path, file) in &self.files {
+            file.sync_data().storage("sync", path)?;
+        }
+        for path in &self.snapshots {
+            match File::open(path) {
+                Ok(file) => file.sync_data().storage("sync", path)?,
+                // Deleted with its segment meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).storage("open", path),
+            }
+        }
+        self.directory.as_deref().map_or(Ok(()), sync_directory)
+    }
+}
+
+impl PartitionLog {
+    /// Whether `flush.messages` or `flush.ms` ask for a flush now.
+    pub fn flush_due(&self, now_ms: i64) -> bool {
+        let waited = self.unflushed_since_ms.map(|since| now_ms.saturating_sub(since));
+        self.unflushed_records >= self.config.flush_messages.max(1)
+            || waited.is_some_and(|waited| waited >= self.config.flush_ms)
+    }
+
+    /// Plans a flush up to the log end; `None` when all is durable.
+    pub fn flush_plan(&mut self) -> Result<Option<FlushPlan>, LogError> {
+        if self.recovery_point >= self.log_end_offset && !self.directory_changed {
+            return Ok(None);
+        }
+        let start = self.segments.range(..=self.recovery_point).next_back().map_or(0, |(base, _)| *base);
+        let mut files = Vec::new();
+        for segment in self.segments.range_mut(start..).map(|(_, segment)| segment) {
+            segment.write_indexes(false)?;
+            for file in segment.files() {
+                files.push((file.path(), file.get()?));
+            }
+        }
+        let snapshots = std::mem::take(&mut self.unsynced_snapshots);
+        let directory = std::mem::take(&mut self.directory_changed).then(|| self.directory.clone());
+        let records = self.unflushed_records;
+        let (up_to, truncations) = (self.log_end_offset, self.truncations);
+        Ok(Some(FlushPlan { files, snapshots, directory, up_to, records, truncations }))
+    }
+
+    /// Takes the result of a plan that was run. A failed sync stops the log: what reached the disk is unknown, and
+    /// asking the kernel again would claim success.
+    pub fn finish_flush(
+        &mut self,
+        plan: &FlushPlan,
+        result: Result<(), StorageError>,
+        now_ms: i64,
+    ) -> Result<(), LogError> {
+        if let Err(error) = result {
+            self.stop(error.to_string());
+            return Err(error.into());
+        }
+        if plan.truncations != self.truncations {
+            // Records below the planned end may be others than those that were synced.
+            return Ok(());
+        }
+        self.recovery_point = self.recovery_point.max(plan.up_to);
+        self.unflushed_records = (self.unflushed_records - plan.records).max(0);
+        self.unflushed_since_ms = (self.unflushed_records > 0).then_some(now_ms);
+        Ok(())
+    }
+
+    /// Flushes in one go; for small tools, tests and the clean stop.
+    pub fn flush(&mut self) -> Result<(), LogError> {
+        let Some(plan) = self.flush_plan()? else { return Ok(()) };
+        let result = plan.run();
+        self.finish_flush(&plan, result, 0)
+    }
+
+    /// Completes indexes and snapshot and syncs everything. The caller then records the clean stop of the whole log
+    /// directory; a log that a disk error stopped cannot be closed cleanly.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.check_running()?;
+        self.take_snapshot()?;
+        let preallocated = self.config.preallocate;
+        let active = self.active();
+        active.write_indexes(true)?;
+        if preallocated {
+            active.trim()?;
+        }
+        self.directory_changed = true;
+        self.flush()?;
+        for pending in std::mem::take(&mut self.pending_removals) {
+            super::files::remove_if_present(&pending.path)?;
+        }
+        Ok(())
+    }
+}

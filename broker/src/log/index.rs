@@ -1,0 +1,400 @@
+//! Sparse indexes of a segment: `.index` (offset to position) and `.timeindex` (timestamp to offset).
+//!
+//! An index is a cache of the log: whatever is wrong with it, it is rebuilt (LOG-15). New entries wait in memory
+//! and are written in blocks, so that an append costs one system call; a lookup searches the waiting entries first
+//! and the file by reading one block of it. Nothing is mapped into memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::error::StorageError;
+use super::files::{LogFile, remove_if_present};
+
+/// Waiting entries are written when they reach this size.
+const PENDING_BYTES_MAX: usize = 4096;
+/// A search reads this many entries at once for its last steps.
+const BLOCK_ENTRIES: u32 = 512;
+
+/// Entries of `N` bytes, in order, on disk and waiting.
+#[derive(Debug)]
+struct IndexFile<const N: usize> {
+    file: Arc<LogFile>,
+    stored: u32,
+    pending: Vec<u8>,
+    last: Option<[u8; N]>,
+}
+
+impl<const N: usize> IndexFile<N> {
+    fn create(path: PathBuf) -> Result<Self, StorageError> {
+        let file = LogFile::new(path);
+        file.create()?;
+        Ok(Self { file, stored: 0, pending: Vec::new(), last: None })
+    }
+
+    /// Opens an existing file of `size_bytes`; an incomplete last entry is ignored.
+    fn open(path: PathBuf, size_bytes: u64) -> Result<Self, StorageError> {
+        let file = LogFile::new(path);
+        let stored = (size_bytes / N as u64) as u32;
+        let mut index = Self { file, stored, pending: Vec::new(), last: None };
+        index.last = match stored {
+            0 => None,
+            _ => Some(index.read(stored - 1, 1)?[0]),
+        };
+        Ok(index)
+    }
+
+    fn len(&self) -> u32 {
+        self.stored + (self.pending.len() / N) as u32
+    }
+
+    fn push(&mut self, entry: [u8; N]) -> Result<(), StorageError> {
+        self.pending.extend_from_slice(&entry);
+        self.last = Some(entry);
+        if self.pending.len() >= PENDING_BYTES_MAX {
+            self.write_pending()?;
+        }
+        Ok(())
+    }
+
+    fn write_pending(&mut self) -> Result<(), StorageError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.file.write_all_at(&self.pending, u64::from(self.stored) * N as u64)?;
+        self.stored += (self.pending.len() / N) as u32;
+        self.pending = Vec::new();
+        Ok(())
+    }
+
+    fn read(&self, from: u32, count: u32) -> Result<Vec<[u8; N]>, StorageError> {
+        let mut bytes = vec![0; count as usize * N];
+        self.file.read_exact_at(&mut bytes, u64::from(from) * N as u64)?;
+        Ok(bytes.chunks_exact(N).map(|chunk| chunk.try_into().expect("chunks of N")).collect())
+    }
+
+    fn pending_entry(&self, index: usize) -> [u8; N] {
+        self.pending[index * N..(index + 1) * N].try_into().expect("N bytes")
+    }
+
+    /// The number of leading entries for which `below` holds (they come first), and the last of them.
+    fn partition_point(
+        &self,
+        below: impl Fn(&[u8; N]) -> bool,
+    ) -> Result<(u32, Option<[u8; N]>), StorageError> {
+        let waiting = self.pending.len() / N;
+        if waiting > 0 && below(&self.pending_entry(0)) {
+            let (mut low, mut high) = (1, waiting);
+            while low < high {
+                let middle = low.midpoint(high);
+                if below(&self.pending_entry(middle)) { low = middle + 1 } else { high = middle }
+            }
+            return Ok((self.stored + low as u32, Some(self.pending_entry(low - 1))));
+        }
+        if waiting == 0
+            && let Some(last) = self.last.filter(|last| below(last))
+        {
+            return Ok((self.stored, Some(last)));
+        }
+        self.partition_point_in_file(below)
+    }
+
+    fn partition_point_in_file(
+        &self,
+        below: impl Fn(&[u8; N]) -> bool,
+    ) -> Result<(u32, Option<[u8; N]>), StorageError> {
+        let (mut low, mut high, mut floor) = (0, self.stored, None);
+        while high - low > BLOCK_ENTRIES {
+            let middle = low.midpoint(high);
+            let entry = self.read(middle, 1)?[0];
+            if below(&entry) {
+                floor = Some(entry);
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let block = self.read(low, high - low)?;
+        let within = block.partition_point(below);
+        if within > 0 {
+            floor = Some(block[within - 1]);
+        }
+        Ok((low + within as u32, floor))
+    }
+
+    fn truncate(&mut self, entries: u32) -> Result<(), StorageError> {
+        if entries >= self.len() {
+            return Ok(());
+        }
+        if entries >= self.stored {
+            self.pending.truncate((entries - self.stored) as usize * N);
+        } else {
+            self.pending.clear();
+            self.stored = entries;
+            self.file.set_len(u64::from(entries) * N as u64)?;
+        }
+        self.last = match (self.pending.len() / N, self.stored) {
+            (0, 0) => None,
+            (0, stored) => Some(self.read(stored - 1, 1)?[0]),
+            (waiting, _) => Some(self.pending_entry(waiting - 1)),
+        };
+        Ok(())
+    }
+}
+
+fn relative(base_offset: i64, offset: i64) -> [u8; 4] {
+    let relative =
+        i32::try_from(offset - base_offset).expect("a segment rolls before an offset leaves 31 bits");
+    relative.to_be_bytes()
+}
+
+fn int(bytes: &[u8]) -> i32 {
+    i32::from_be_bytes(bytes.try_into().expect("four bytes"))
+}
+
+/// `.index`: the batch at `position` ends at `offset` or later batches do.
+#[derive(Debug)]
+pub(crate) struct OffsetIndex {
+    base_offset: i64,
+    entries_max: u32,
+    index: IndexFile<8>,
+}
+
+impl OffsetIndex {
+    pub(crate) fn create(path: PathBuf, base_offset: i64, bytes_max: u32) -> Result<Self, StorageError> {
+        Ok(Self { base_offset, entries_max: (bytes_max / 8).max(1), index: IndexFile::create(path)? })
+    }
+
+    /// Opens the file if it can belong to a log file of `log_bytes`; `None` when it must be rebuilt. With
+    /// `thorough`, every entry is checked, else the last one.
+    pub(crate) fn open(
+        path: PathBuf,
+        base_offset: i64,
+        bytes_max: u32,
+        log_bytes: u64,
+        thorough: bool,
+    ) -> Result<Option<Self>, StorageError> {
+        let Some(size) = size_if_sound(&path, 8)? else { return Ok(None) };
+        let index = IndexFile::open(path, size)?;
+        let opened = Self { base_offset, entries_max: (bytes_max / 8).max(1), index };
+        let sound = |(offset, position): (i64, u32)| offset >= base_offset && u64::from(position) < log_bytes;
+        if opened.last_entry().is_some_and(|last| !sound(last)) {
+            return Ok(None);
+        }
+        if thorough {
+            let entries = opened.index.read(0, opened.index.stored)?;
+            let entries = entries.iter().map(|entry| opened.decode(entry));
+            if !entries.clone().all(sound) || !entries.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(opened))
+    }
+
+    fn decode(&self, entry: &[u8; 8]) -> (i64, u32) {
+        (self.base_offset + i64::from(int(&entry[..4])), int(&entry[4..]) as u32)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.index.len() >= self.entries_max
+    }
+
+    pub(crate) fn last_entry(&self) -> Option<(i64, u32)> {
+        self.index.last.as_ref().map(|entry| self.decode(entry))
+    }
+
+    pub(crate) fn push(&mut self, offset: i64, position: u32) -> Result<(), StorageError> {
+        let mut entry = [0; 8];
+        entry[..4].copy_from_slice(&relative(self.base_offset, offset));
+        entry[4..].copy_from_slice(&position.to_be_bytes());
+        self.index.push(entry)
+    }
+
+    /// A position from which a scan finds the batch that holds `offset`, if the segment has it.
+    pub(crate) fn position_for(&self, offset: i64) -> Result<u32, StorageError> {
+        let (_, floor) = self.index.partition_point(|entry| self.decode(entry).0 <= offset)?;
+        Ok(floor.map_or(0, |entry| self.decode(&entry).1))
+    }
+
+    /// Drops entries at or after `offset`.
+    pub(crate) fn truncate_to(&mut self, offset: i64) -> Result<(), StorageError> {
+        let (keep, _) = self.index.partition_point(|entry| self.decode(entry).0 < offset)?;
+        self.index.truncate(keep)
+    }
+
+    pub(crate) fn reset(&mut self) -> Result<(), StorageError> {
+        self.index.truncate(0)
+    }
+
+    pub(crate) fn write_pending(&mut self) -> Result<(), StorageError> {
+        self.index.write_pending()
+    }
+
+    pub(crate) fn file(&self) -> &Arc<LogFile> {
+        &self.index.file
+    }
+}
+
+/// `.timeindex`: no record up to `offset` has a timestamp above `timestamp`.
+#[derive(Debug)]
+pub(crate) struct TimeIndex {
+    base_offset: i64,
+    entries_max: u32,
+    index: IndexFile<12>,
+}
+
+impl TimeIndex {
+    pub(crate) fn create(path: PathBuf, base_offset: i64, bytes_max: u32) -> Result<Self, StorageError> {
+        Ok(Self { base_offset, entries_max: (bytes_max / 12).max(2), index: IndexFile::create(path)? })
+    }
+
+    /// See [`OffsetIndex::open`].
+    pub(crate) fn open(
+        path: PathBuf,
+        base_offset: i64,
+        bytes_max: u32,
+        thorough: bool,
+    ) -> Result<Option<Self>, StorageError> {
+        let Some(size) = size_if_sound(&path, 12)? else { return Ok(None) };
+        let index = IndexFile::open(path, size)?;
+        let opened = Self { base_offset, entries_max: (bytes_max / 12).max(2), index };
+        let sound = |(timestamp, offset): (i64, i64)| timestamp >= -1 && offset >= base_offset;
+        if opened.last_entry().is_some_and(|last| !sound(last)) {
+            return Ok(None);
+        }
+        if thorough {
+            let entries = opened.index.read(0, opened.index.stored)?;
+            let entries = entries.iter().map(|entry| opened.decode(entry));
+            if !entries.clone().all(sound) || !entries.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(opened))
+    }
+
+    fn decode(&self, entry: &[u8; 12]) -> (i64, i64) {
+        let timestamp = i64::from_be_bytes(entry[..8].try_into().expect("eight bytes"));
+        (timestamp, self.base_offset + i64::from(int(&entry[8..])))
+    }
+
+    /// One slot stays free for the entry that is written when the segment is closed.
+    pub(crate) fn is_full(&self) -> bool {
+        self.index.len() >= self.entries_max - 1
+    }
+
+    pub(crate) fn last_entry(&self) -> Option<(i64, i64)> {
+        self.index.last.as_ref().map(|entry| self.decode(entry))
+    }
+
+    /// Adds an entry if it says more than the last one.
+    pub(crate) fn push(&mut self, timestamp: i64, offset: i64) -> Result<(), StorageError> {
+        if timestamp < 0 || self.last_entry().is_some_and(|(last, _)| timestamp <= last) {
+            return Ok(());
+        }
+        let mut entry = [0; 12];
+        entry[..8].copy_from_slice(&timestamp.to_be_bytes());
+        entry[8..].copy_from_slice(&relative(self.base_offset, offset));
+        self.index.push(entry)
+    }
+
+    /// The first record with a timestamp of at least `timestamp` is at this offset or later, if the segment has one.
+    pub(crate) fn offset_for(&self, timestamp: i64) -> Result<i64, StorageError> {
+        let (_, floor) = self.index.partition_point(|entry| self.decode(entry).0 <= timestamp)?;
+        Ok(floor.map_or(self.base_offset, |entry| self.decode(&entry).1))
+    }
+
+    pub(crate) fn truncate_to(&mut self, offset: i64) -> Result<(), StorageError> {
+        let (keep, _) = self.index.partition_point(|entry| self.decode(entry).1 < offset)?;
+        self.index.truncate(keep)
+    }
+
+    pub(crate) fn reset(&mut self) -> Result<(), StorageError> {
+        self.index.truncate(0)
+    }
+
+    pub(crate) fn write_pending(&mut self) -> Result<(), StorageError> {
+        self.index.write_pending()
+    }
+
+    pub(crate) fn file(&self) -> &Arc<LogFile> {
+        &self.index.file
+    }
+}
+
+/// The size of an index file, if it exists and is a whole number of entries; a wrong one is removed.
+fn size_if_sound(path: &std::path::Path, entry_bytes: u64) -> Result<Option<u64>, StorageError> {
+    let Ok(metadata) = std::fs::metadata(path) else { return Ok(None) };
+    if metadata.is_file() && metadata.len() % entry_bytes == 0 && metadata.len() <= u64::from(u32::MAX) {
+        return Ok(Some(metadata.len()));
+    }
+    remove_if_present(path)?;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn index(directory: &tempfile::TempDir, entries: &[(i64, u32)], base_offset: i64) -> OffsetIndex {
+        let mut index = OffsetIndex::create(directory.path().join("x.index"), base_offset, 10 << 20).unwrap();
+        for &(offset, position) in entries {
+            index.push(offset, position).unwrap();
+        }
+        index
+    }
+
+    #[test]
+    fn damaged_files_are_rebuilt_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("y.index");
+        let entry = |offset: i32, position: i32| [offset.to_be_bytes(), position.to_be_bytes()].concat();
+        //   bytes, log size, thorough, usable
+        let rows: [(&str, Vec<u8>, u64, bool, bool); 7] = [
+            ("empty", vec![], 0, true, true),
+            ("odd size", vec![0; 9], 100, false, false),
+            ("position beyond the log", entry(5, 100), 100, false, false),
+            ("negative offset", entry(-5, 10), 100, false, false),
+            ("sound", [entry(1, 10), entry(2, 20)].concat(), 100, true, true),
+            ("going back", [entry(3, 10), entry(2, 20)].concat(), 100, true, false),
+            ("zeros", vec![0; 64], 100, true, false),
+        ];
+        for (name, bytes, log_bytes, thorough, usable) in rows {
+            std::fs::write(&path, bytes).unwrap();
+            let opened = OffsetIndex::open(path.clone(), 0, 1024, log_bytes, thorough).unwrap();
+            assert_eq!(opened.is_some(), usable, "{name}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(OffsetIndex::open(path, 0, 1024, 1, true).unwrap().is_none(), "absent");
+    }
+
+    proptest! {
+        /// L3: the lookup equals a linear search for every argument, whatever part of the entries is on disk.
+        #[test]
+        fn lookup_equals_linear_search(
+            steps in prop::collection::vec((1..5i64, 1..9u32), 0..2500),
+            written in any::<bool>(),
+            cut in prop::option::of(0..12_000i64),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let (mut offset, mut position) = (100, 0);
+            let mut entries: Vec<(i64, u32)> = steps.iter().map(|(o, p)| {
+                offset += o;
+                position += p;
+                (offset, position)
+            }).collect();
+            let mut index = index(&directory, &entries, 100);
+            if written {
+                index.write_pending().unwrap();
+            }
+            if let Some(cut) = cut {
+                index.truncate_to(cut).unwrap();
+                entries.retain(|(offset, _)| *offset < cut);
+            }
+            prop_assert_eq!(index.last_entry(), entries.last().copied());
+            for asked in (90..offset + 10).step_by(13) {
+                let linear = entries.iter().rev().find(|(offset, _)| *offset <= asked).map_or(0, |entry| entry.1);
+                prop_assert_eq!(index.position_for(asked).unwrap(), linear, "asked {}", asked);
+            }
+        }
+    }
+}

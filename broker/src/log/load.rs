@@ -1,0 +1,315 @@
+//! Opening a log: what each file found in its directory means, and which part of the log must be recovered.
+//!
+//! | found | done |
+//! |---|---|
+//! | `*.deleted` | removed: the log had given it up |
+//! | `*.cleaned` | removed: compaction had not finished writing it |
+//! | `*.swap` at or above the lowest `.cleaned` | removed: its set is incomplete, the originals stand |
+//! | other `*.swap` | completed: originals in its range removed, then renamed into place |
+//! | `.index`, `.timeindex`, `.txnindex` without `.log` | removed |
+//! | `.log` with an absent or damaged index | index rebuilt from the batches |
+//! | no `.log` at all | one empty segment at the log start |
+//! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
+//! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
+//! | other files | left alone |
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::config::LogConfig;
+use super::epochs::LeaderEpochs;
+use super::error::{LogError, StorageContext, StorageError};
+use super::files::{read_if_present, remove_if_present, sync_directory, write_atomically};
+use super::metadata::{self, PARTITION_METADATA};
+use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
+use super::producers::ProducerStates;
+use super::retention::DELETED_SUFFIX;
+use super::segment::{
+    INDEX_SUFFIX, LOG_SUFFIX, Segment, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_path,
+};
+
+const CLEANED_SUFFIX: &str = ".cleaned";
+const SWAP_SUFFIX: &str = ".swap";
+
+/// What the checkpoints of the log directory say about a log that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode {
+    /// The last stop closed this log: nothing needs to be scanned.
+    pub clean: bool,
+    /// Everything below is on disk for sure; 0 when unknown.
+    pub recovery_point: i64,
+    /// Records below were deleted; 0 when unknown.
+    pub log_start_offset: i64,
+}
+
+impl OpenMode {
+    /// Nothing is known: everything is scanned.
+    pub const UNKNOWN: Self = Self { clean: false, recovery_point: 0, log_start_offset: 0 };
+}
+
+impl PartitionLog {
+    /// Creates an empty log in a new (or empty) directory, durably, with its topic id in `partition.metadata`.
+    pub fn create(
+        directory: &Path,
+        topic_id: Option<Uuid>,
+        config: LogConfig,
+        now_ms: i64,
+    ) -> Result<Self, LogError> {
+        fs::create_dir_all(directory).storage("create directory", directory)?;
+        if let Some(topic_id) = topic_id {
+            let path = directory.join(PARTITION_METADATA);
+            match metadata::read_topic_id(&path)? {
+                Some(found) if found != topic_id => {
+                    return Err(LogError::TopicIdMismatch {
+                        path: directory.to_owned(),
+                        found,
+                        expected: topic_id,
+                    });
+                }
+                Some(_) => {}
+                None => write_atomically(&path, metadata::encode_topic_id(topic_id).as_bytes())?,
+            }
+        }
+        let log = Self::open(directory, config, OpenMode::UNKNOWN, now_ms)?;
+        sync_directory(directory)?;
+        if let Some(parent) = directory.parent() {
+            sync_directory(parent)?;
+        }
+        Ok(log)
+    }
+
+    /// Opens the log in an existing directory, recovering it as far as `mode` makes necessary. Opening twice gives
+    /// the same log (L1).
+    pub fn open(directory: &Path, config: LogConfig, mode: OpenMode, now_ms: i64) -> Result<Self, LogError> {
+        let topic_id = metadata::read_topic_id(&directory.join(PARTITION_METADATA))?;
+        settle_interrupted_operations(directory)?;
+        remove_orphaned_indexes(directory)?;
+        let mut log = Self {
+            directory: directory.to_owned(),
+            topic_id,
+            config,
+            segments: BTreeMap::new(),
+            log_start_offset: mode.log_start_offset,
+            log_end_offset: 0,
+            high_watermark: 0,
+            recovery_point: mode.recovery_point,
+            epochs: LeaderEpochs::default(),
+            producers: ProducerStates::default(),
+            last_snapshot_offset: 0,
+            unsynced_snapshots: Vec::new(),
+            directory_changed: false,
+            truncations: 0,
+            unflushed_records: 0,
+            unflushed_since_ms: None,
+            pending_removals: Vec::new(),
+            stopped: None,
+        };
+        let epochs_known = log.load_epochs()?;
+        log.load_segments(mode, now_ms)?;
+        log.settle_offsets(mode, now_ms)?;
+        if !epochs_known {
+            log.rebuild_epochs()?;
+        }
+        // An epoch that began exactly at the end, without records, is kept: its leader recorded it (HW-06).
+        let end_changed = log.epochs.truncate_from_end(log.log_end_offset + 1);
+        let start_changed = log.epochs.truncate_from_start(log.log_start_offset);
+        if end_changed || start_changed || !epochs_known {
+            log.write_epochs()?;
+        }
+        let end = log.log_end_offset;
+        log.remove_snapshots(|offset| offset > end)?;
+        log.rebuild_producers()?;
+        if mode.clean {
+            log.recovery_point = log.log_end_offset;
+        }
+        Ok(log)
+    }
+
+    /// Reads the epoch checkpoint; false when it must be rebuilt.
+    fn load_epochs(&mut self) -> Result<bool, LogError> {
+        let path = self.directory.join(EPOCH_CHECKPOINT);
+        let Some(text) = read_if_present(&path)? else { return Ok(false) };
+        match LeaderEpochs::decode(&text) {
+            Ok(epochs) => {
+                self.epochs = epochs;
+                Ok(true)
+            }
+            Err(reason) => {
+                warn!(path = %path.display(), %reason, "epoch history is damaged; rebuilding it from the batches");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Opens all segments in order; rebuilds indexes and recovers what lies after the recovery point.
+    fn load_segments(&mut self, mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
+        let bases: Vec<i64> =
+            list_offsets(&self.directory, LOG_SUFFIX)?.into_iter().map(|(base, _)| base).collect();
+        let unflushed_from = bases.partition_point(|base| *base <= mode.recovery_point).saturating_sub(1);
+        let mut cut = false;
+        for (index, base) in bases.iter().copied().enumerate() {
+            if cut {
+                self.remove_unreachable(base)?;
+                continue;
+            }
+            let (mut segment, sound) = Segment::open(&self.directory, base, &self.config, !mode.clean)?;
+            let unflushed = !mode.clean && index >= unflushed_from;
+            if !sound || unflushed {
+                if !sound && !unflushed {
+                    warn!(directory = %self.directory.display(), segment = base, "index absent or damaged; rebuilding");
+                }
+                cut = self.recover_segment(&mut segment)?;
+            }
+            self.segments.insert(base, segment);
+        }
+        if self.segments.is_empty() {
+            self.add_empty_segment(self.log_start_offset, now_ms)?;
+        }
+        Ok(())
+    }
+
+    fn add_empty_segment(&mut self, base: i64, now_ms: i64) -> Result<(), LogError> {
+        let segment = Segment::create(&self.directory, base, &self.config, now_ms)?;
+        self.segments.insert(base, segment);
+        self.directory_changed = true;
+        Ok(())
+    }
+
+    /// A segment behind a cut: its records would leave a hole.
+    fn remove_unreachable(&mut self, base: i64) -> Result<(), LogError> {
+        warn!(directory = %self.directory.display(), segment = base, "removing a segment behind a damaged one");
+        for suffix in [TRANSACTION_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX] {
+            remove_if_present(&file_path(&self.directory, base, suffix))?;
+        }
+        self.directory_changed = true;
+        Ok(())
+    }
+
+    /// Log end, log start, recovery point and high watermark from the segments and the checkpoints.
+    fn settle_offsets(&mut self, mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
+        let (first_base, last_end) = {
+            let first = self.segments.first_key_value().map_or(0, |(base, _)| *base);
+            let last = self.segments.values().next_back().map(Segment::read_next_offset).transpose()?;
+            (first, last.unwrap_or(first))
+        };
+        self.log_end_offset = last_end;
+        if last_end < mode.log_start_offset {
+            warn!(directory = %self.directory.display(), log_end = last_end, log_start = mode.log_start_offset,
+                "the log ends below its start; starting empty at the log start");
+            self.truncate_fully_and_start_at(mode.log_start_offset)?;
+            self.active().created_ms = now_ms;
+        }
+        self.log_start_offset = mode.log_start_offset.max(first_base);
+        self.recovery_point = self.recovery_point.min(self.log_end_offset);
+        self.high_watermark = self.log_start_offset;
+        Ok(())
+    }
+}
+
+/// Completes or undoes what compaction and deletion were doing when the broker stopped (see the table above).
+fn settle_interrupted_operations(directory: &Path) -> Result<(), LogError> {
+    let mut cleaned = Vec::new();
+    let mut swaps = Vec::new();
+    for path in files_of(directory)? {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if name.ends_with(DELETED_SUFFIX) {
+            remove_if_present(&path)?;
+        } else if name.ends_with(CLEANED_SUFFIX) {
+            cleaned.push(path);
+        } else if name.ends_with(SWAP_SUFFIX) {
+            swaps.push(path);
+        }
+    }
+    let lowest_cleaned = cleaned.iter().filter_map(|path| offset_of(path)).min().unwrap_or(i64::MAX);
+    for path in cleaned {
+        info!(path = %path.display(), "removing the output of an interrupted compaction");
+        remove_if_present(&path)?;
+    }
+    let (complete, incomplete): (Vec<_>, Vec<_>) =
+        swaps.into_iter().partition(|path| offset_of(path).is_some_and(|base| base < lowest_cleaned));
+    for path in incomplete {
+        info!(path = %path.display(), "removing an incomplete compaction result; the originals stand");
+        remove_if_present(&path)?;
+    }
+    complete_swaps(directory, &complete)
+}
+
+/// Puts complete compaction results in the place of what they were made from.
+fn complete_swaps(directory: &Path, swaps: &[PathBuf]) -> Result<(), LogError> {
+    if swaps.is_empty() {
+        return Ok(());
+    }
+    let mut range: Option<(i64, i64)> = None;
+    for path in swaps.iter().filter(|path| path.to_string_lossy().ends_with(".log.swap")) {
+        let Some(base) = offset_of(path) else { continue };
+        let end = super::recover::next_offset_of_file(path, base)?;
+        let (low, high) = range.unwrap_or((base, end));
+        range = Some((low.min(base), high.max(end)));
+    }
+    if let Some((low, high)) = range {
+        for path in files_of(directory)? {
+            let replaced = offset_of(&path).is_some_and(|base| base >= low && base < high)
+                && !path.to_string_lossy().ends_with(SWAP_SUFFIX);
+            if replaced {
+                info!(path = %path.display(), "removing a file that compaction had replaced");
+                remove_if_present(&path)?;
+            }
+        }
+    }
+    sync_directory(directory)?;
+    for path in swaps {
+        let target = path.with_extension("");
+        info!(path = %path.display(), "completing an interrupted compaction");
+        fs::rename(path, &target).storage("rename", path)?;
+    }
+    sync_directory(directory)?;
+    Ok(())
+}
+
+fn remove_orphaned_indexes(directory: &Path) -> Result<(), LogError> {
+    for suffix in [INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX] {
+        for (base, path) in list_offsets(directory, suffix)? {
+            if !file_path(directory, base, LOG_SUFFIX).exists() {
+                warn!(path = %path.display(), "removing an index without its log");
+                remove_if_present(&path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files_of(directory: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).storage("list", directory)? {
+        let entry = entry.storage("list", directory)?;
+        if entry.file_type().storage("look at", &entry.path())?.is_file() {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The offset that a file name starts with: twenty digits and a dot.
+fn offset_of(path: &Path) -> Option<i64> {
+    let name = path.file_name()?.to_str()?;
+    let digits = name.split('.').next()?;
+    (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// The files `<twenty digits><suffix>` of a directory, by offset.
+pub(crate) fn list_offsets(directory: &Path, suffix: &str) -> Result<Vec<(i64, PathBuf)>, StorageError> {
+    let mut found: Vec<(i64, PathBuf)> = files_of(directory)?
+        .into_iter()
+        .filter_map(|path| {
+            let offset = offset_of(&path)?;
+            (path.file_name()?.to_str()?.get(20..)? == suffix).then_some((offset, path))
+        })
+        .collect();
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,46 @@
+//! The storage engine: partition logs in files that Apache Kafka 3.x reads and writes too.
+//!
+//! Start with [`PartitionLog`] (append, truncate, epochs), then [`ReadPlan`] and [`FlushPlan`] (what happens outside
+//! of the owner's lock), then [`OpenMode`] and the decision table of the `load` module. Everything here is
+//! synchronous; no file knows of the network, of ZooKeeper or of replication.
+
+mod batch;
+mod checkpoint;
+mod compression;
+mod config;
+mod epochs;
+mod error;
+mod files;
+mod flush;
+mod index;
+mod load;
+mod metadata;
+mod partition_log;
+mod producers;
+mod read;
+mod records;
+mod recover;
+mod retention;
+mod scan;
+mod segment;
+mod transaction_index;
+mod truncate;
+mod validate;
+
+#[cfg(test)]
+mod test_batches;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
+pub use checkpoint::{CheckpointError, TopicPartition, decode_offsets, encode_offsets};
+pub use config::{CleanupPolicy, CompressionType, LogConfig, MessageTimestampType};
+pub use epochs::{EpochEnd, EpochEntry};
+pub use error::{AppendError, LogError, ReadError, RecordError, StorageError};
+pub use flush::FlushPlan;
+pub use load::OpenMode;
+pub use partition_log::{AppendInfo, PartitionLog};
+pub use read::ReadPlan;
+pub use retention::{DeletionReason, KeptBecause};
+pub use transaction_index::AbortedTransaction;
+pub use validate::AppendOrigin;

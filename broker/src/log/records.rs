@@ -1,0 +1,150 @@
+//! The records inside a batch, walked without copying: what validation, lookups by timestamp and compaction need.
+//!
+//! Pure. Every length is checked against the bytes that are there; bad input is an error, never a panic.
+
+/// One record, borrowed from uncompressed batch bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordView<'a> {
+    pub(crate) timestamp_delta: i64,
+    pub(crate) offset_delta: i32,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// Reads from the front of a byte slice.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn unsigned(&mut self, bytes_max: u32) -> Option<u64> {
+        let mut value = 0u64;
+        for index in 0..bytes_max {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f).checked_shl(7 * index)?;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Zigzag, at most 5 bytes.
+    fn varint(&mut self) -> Option<i32> {
+        let raw = u32::try_from(self.unsigned(5)?).ok()?;
+        Some((raw >> 1) as i32 ^ -((raw & 1) as i32))
+    }
+
+    /// Zigzag, at most 10 bytes.
+    fn varlong(&mut self) -> Option<i64> {
+        let raw = self.unsigned(10)?;
+        Some((raw >> 1) as i64 ^ -((raw & 1) as i64))
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    /// A byte string with a length in front; `-1` is null.
+    fn nullable(&mut self) -> Option<Option<&'a [u8]>> {
+        match self.varint()? {
+            -1 => Some(None),
+            length => Some(Some(self.take(usize::try_from(length).ok()?)?)),
+        }
+    }
+}
+
+/// Walks `count` records; yields `Err` once for malformed bytes, missing records, or bytes left over.
+pub(crate) struct Records<'a> {
+    reader: Reader<'a>,
+    left: i32,
+    done: bool,
+}
+
+impl<'a> Records<'a> {
+    pub(crate) fn new(bytes: &'a [u8], count: i32) -> Self {
+        Self { reader: Reader(bytes), left: count, done: false }
+    }
+
+    fn record(&mut self) -> Option<RecordView<'a>> {
+        let length = usize::try_from(self.reader.varint()?).ok()?;
+        let mut body = Reader(self.reader.take(length)?);
+        body.byte()?;
+        let timestamp_delta = body.varlong()?;
+        let offset_delta = body.varint()?;
+        let key = body.nullable()?;
+        let value = body.nullable()?;
+        let headers = usize::try_from(body.varint()?).ok()?;
+        for _ in 0..headers {
+            body.nullable()??;
+            body.nullable()?;
+        }
+        body.0.is_empty().then_some(RecordView { timestamp_delta, offset_delta, key, value })
+    }
+}
+
+/// What [`Records`] says of bytes that are not the announced records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<RecordView<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        if self.left <= 0 {
+            self.done = true;
+            return (!self.reader.0.is_empty()).then_some(Err(Malformed));
+        }
+        self.left -= 1;
+        match self.record() {
+            Some(record) => Some(Ok(record)),
+            None => {
+                self.done = true;
+                Some(Err(Malformed))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::batch::HEADER_BYTES;
+    use crate::log::test_batches::{BatchSpec, batch};
+    use proptest::prelude::*;
+
+    #[test]
+    fn walks_what_the_encoder_wrote() {
+        let bytes = batch(&BatchSpec { records: 3, value_bytes: 4, ..BatchSpec::default() });
+        let records: Vec<_> = Records::new(&bytes[HEADER_BYTES..], 3).map(Result::unwrap).collect();
+        let view = |index: i32| RecordView {
+            timestamp_delta: i64::from(index),
+            offset_delta: index,
+            key: Some(&b"k"[..]),
+            value: Some(&b"vvvv"[..]),
+        };
+        assert_eq!(records, [view(0), view(1), view(2)]);
+        assert_eq!(Records::new(&bytes[HEADER_BYTES..], 2).last(), Some(Err(Malformed)), "bytes left over");
+        assert_eq!(
+            Records::new(&bytes[HEADER_BYTES..], 4).last(),
+            Some(Err(Malformed)),
+            "a record is missing"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), count in any::<i32>()) {
+            prop_assert!(Records::new(&bytes, count).count() <= 201);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Append, read, roll, truncate, restart.
+
+use std::path::Path;
+
+use bytes::Bytes;
+
+use crate::log::test_batches::{BatchSpec, batch};
+use crate::log::{BatchHeader, Batches, EpochEnd, LogConfig, OpenMode, PartitionLog, ReadError};
+
+const NOW: i64 = 2_000_000;
+
+fn small_segments() -> LogConfig {
+    LogConfig { segment_bytes: 400, index_interval_bytes: 100, ..LogConfig::default() }
+}
+
+fn create(path: &Path, config: LogConfig) -> PartitionLog {
+    PartitionLog::create(path, None, config, NOW).unwrap()
+}
+
+fn append(log: &mut PartitionLog, records: i32, epoch: i32) -> i64 {
+    let bytes = batch(&BatchSpec { records, timestamp: NOW, ..BatchSpec::default() });
+    log.append_as_leader(&bytes, epoch, NOW).unwrap().first_offset
+}
+
+/// Base and last offset of every batch from `offset` on.
+fn read(log: &PartitionLog, offset: i64, max_bytes: usize, upper: i64) -> Vec<(i64, i64)> {
+    let bytes = log.read_plan(offset, max_bytes, upper, true).unwrap().read().unwrap();
+    headers(&bytes).iter().map(|header| (header.base_offset, header.last_offset())).collect()
+}
+
+fn headers(bytes: &Bytes) -> Vec<BatchHeader> {
+    Batches::new(bytes).map(|batch| batch.unwrap().0).collect()
+}
+
+/// Every batch, over all segments.
+fn read_all(log: &PartitionLog) -> Vec<(i64, i64)> {
+    let mut offset = log.log_start_offset();
+    let mut all = Vec::new();
+    while offset < log.log_end_offset() {
+        let part = read(log, offset, 1 << 20, i64::MAX);
+        let Some((_, last)) = part.last() else { break };
+        offset = last + 1;
+        all.extend(part);
+    }
+    all
+}
+
+#[test]
+fn append_stamps_offset_and_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"), LogConfig::default());
+    assert_eq!(append(&mut log, 3, 7), 0);
+    assert_eq!(append(&mut log, 2, 7), 3);
+    assert_eq!(log.log_end_offset(), 5);
+    let bytes = log.read_plan(4, 1 << 20, i64::MAX, true).unwrap().read().unwrap();
+    let header = headers(&bytes)[0];
+    assert_eq!((header.base_offset, header.partition_leader_epoch), (3, 7));
+    crate::log::check_crc(&header, &bytes).unwrap();
+}
+
+#[test]
+fn read_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"), LogConfig::default());
+    for _ in 0..4 {
+        append(&mut log, 2, 0);
+    }
+    let one = log.size_bytes() as usize / 4;
+    type Expected = &'static [(i64, i64)];
+    //   offset, max bytes, upper bound, expected batches
+    let rows: [(i64, usize, i64, Expected); 9] = [
+        (0, 1 << 20, 8, &[(0, 1), (2, 3), (4, 5), (6, 7)]),
+        (3, 1 << 20, 8, &[(2, 3), (4, 5), (6, 7)]),
+        (0, 2 * one, 8, &[(0, 1), (2, 3)]),
+        (0, 2 * one + 60, 8, &[(0, 1), (2, 3)]),
+        (0, 1, 8, &[(0, 1)]),
+        (0, 1 << 20, 4, &[(0, 1), (2, 3)]),
+        (0, 1 << 20, 5, &[(0, 1), (2, 3)]), // the bound is in the middle of a batch
+        (8, 1 << 20, 8, &[]),
+        (4, 1 << 20, 4, &[]),
+    ];
+    for (offset, max_bytes, upper, expected) in rows {
+        assert_eq!(read(&log, offset, max_bytes, upper), expected, "{offset} {max_bytes} {upper}");
+    }
+    assert!(log.read_plan(0, 1, 8, false).unwrap().is_empty(), "without the first-batch rule");
+    for offset in [-1, 9] {
+        let error = log.read_plan(offset, 100, 8, true).unwrap_err();
+        assert!(matches!(error, ReadError::OffsetOutOfRange { .. }), "{offset}: {error}");
+    }
+}
+
+#[test]
+fn rolls_and_survives_a_clean_and_an_unclean_restart() {
+    for clean in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t-0");
+        let mut log = create(&path, small_segments());
+        for _ in 0..20 {
+            append(&mut log, 2, 3);
+        }
+        assert!(log.segment_count() > 3);
+        let before = read_all(&log);
+        if clean {
+            log.close().unwrap()
+        } else {
+            drop(log)
+        }
+        let mode = OpenMode { clean, recovery_point: 0, log_start_offset: 0 };
+        let mut log = PartitionLog::open(&path, small_segments(), mode, NOW).unwrap();
+        assert_eq!(log.log_end_offset(), 40);
+        assert_eq!(read_all(&log), before, "clean {clean}");
+        assert_eq!(log.latest_epoch(), Some(3));
+        assert_eq!(append(&mut log, 1, 3), 40);
+    }
+}
+
+#[test]
+fn follower_takes_only_what_continues_its_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"), LogConfig::default());
+    let at = |base_offset, leader_epoch| {
+        batch(&BatchSpec { base_offset, leader_epoch, records: 5, ..BatchSpec::default() })
+    };
+    log.append_as_follower(&at(0, 2), NOW).unwrap();
+    for wrong in [0, 3, 6] {
+        assert!(log.append_as_follower(&at(wrong, 2), NOW).is_err(), "{wrong}");
+    }
+    let mut damaged = at(5, 2).to_vec();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    assert!(log.append_as_follower(&Bytes::from(damaged), NOW).is_err());
+    let mut half = at(5, 4).to_vec();
+    half.extend_from_slice(&at(10, 4)[..70]);
+    log.append_as_follower(&Bytes::from(half), NOW).unwrap();
+    assert_eq!(log.log_end_offset(), 10);
+    assert_eq!(log.end_offset_for_epoch(2), EpochEnd { leader_epoch: 2, end_offset: 5 });
+    assert_eq!(log.end_offset_for_epoch(4), EpochEnd { leader_epoch: 4, end_offset: 10 });
+}
+
+#[test]
+fn follower_accepts_a_batch_that_covers_its_log_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, LogConfig::default());
+    log.truncate_fully_and_start_at(105).unwrap();
+    let bytes = batch(&BatchSpec { base_offset: 100, records: 10, ..BatchSpec::default() });
+    log.append_as_follower(&bytes, NOW).unwrap();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (105, 110));
+    assert_eq!(read(&log, 105, 1 << 20, 110), [(100, 109)]);
+    assert!(log.read_plan(104, 1, 110, true).is_err());
+    drop(log);
+    let mode = OpenMode { log_start_offset: 105, ..OpenMode::UNKNOWN };
+    let log = PartitionLog::open(&path, LogConfig::default(), mode, NOW).unwrap();
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (105, 110));
+}
+
+#[test]
+fn truncation_cuts_at_batch_boundaries_and_epochs_follow() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"), small_segments());
+    for epoch in 0..10 {
+        append(&mut log, 2, epoch);
+    }
+    log.update_high_watermark(20);
+    assert_eq!(log.truncate_to(15).unwrap(), 14);
+    assert_eq!((log.log_end_offset(), log.high_watermark()), (14, 14));
+    assert_eq!(log.latest_epoch(), Some(6));
+    assert_eq!(append(&mut log, 2, 12), 14);
+    assert_eq!(log.truncate_to(6).unwrap(), 6);
+    assert_eq!(read_all(&log), [(0, 1), (2, 3), (4, 5)]);
+    assert_eq!(log.truncate_to(0).unwrap(), 0);
+    assert_eq!(append(&mut log, 1, 12), 0);
+}
+
+#[test]
+fn leader_epoch_is_recorded_before_the_first_append() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, LogConfig::default());
+    append(&mut log, 10, 1);
+    log.assign_epoch_start(3).unwrap();
+    assert_eq!(log.end_offset_for_epoch(2), EpochEnd { leader_epoch: 1, end_offset: 10 });
+    drop(log);
+    let text = std::fs::read_to_string(path.join("leader-epoch-checkpoint")).unwrap();
+    assert_eq!(text, "0\n2\n1 0\n3 10\n");
+}

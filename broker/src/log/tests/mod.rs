@@ -1,0 +1,4 @@
+//! Stories about a whole log, on real files.
+
+mod basics;
+mod producers;

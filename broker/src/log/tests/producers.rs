@@ -1,0 +1,164 @@
+//! Idempotent and transactional producers, through a whole log.
+
+use std::path::Path;
+
+use bytes::Bytes;
+
+use crate::log::test_batches::{BatchSpec, batch, marker};
+use crate::log::{
+    AbortedTransaction, AppendError, AppendInfo, AppendOrigin, LogConfig, OpenMode, PartitionLog,
+};
+
+const NOW: i64 = 2_000_000;
+
+fn create(path: &Path) -> PartitionLog {
+    PartitionLog::create(path, None, LogConfig::default(), NOW).unwrap()
+}
+
+fn data(producer: (i64, i16, i32), records: i32) -> Bytes {
+    batch(&BatchSpec { producer: Some(producer), records, timestamp: NOW, ..BatchSpec::default() })
+}
+
+fn transactional(producer: (i64, i16, i32), records: i32) -> Bytes {
+    batch(&BatchSpec {
+        producer: Some(producer),
+        records,
+        transactional: true,
+        timestamp: NOW,
+        ..BatchSpec::default()
+    })
+}
+
+fn append(log: &mut PartitionLog, bytes: &Bytes) -> Result<AppendInfo, AppendError> {
+    log.append_as_leader(bytes, 0, NOW)
+}
+
+fn end(log: &mut PartitionLog, commit: bool, producer: (i64, i16), coordinator_epoch: i32) {
+    let bytes = marker(commit, producer, coordinator_epoch, NOW);
+    log.append_with_origin(&bytes, 0, AppendOrigin::Coordinator, NOW).unwrap();
+}
+
+#[test]
+fn retries_of_the_last_five_batches_are_answered_not_stored() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"));
+    for sequence in 0..7 {
+        append(&mut log, &data((1, 0, sequence * 2), 2)).unwrap();
+    }
+    for sequence in 2..7 {
+        let info = append(&mut log, &data((1, 0, sequence * 2), 2)).unwrap();
+        assert!(info.duplicate);
+        assert_eq!(
+            (info.first_offset, info.last_offset),
+            (i64::from(sequence) * 2, i64::from(sequence) * 2 + 1)
+        );
+    }
+    let old = append(&mut log, &data((1, 0, 2), 2)).unwrap_err();
+    assert!(matches!(old, AppendError::OutOfOrderSequence { expected: 14, .. }), "{old}");
+    let regrouped = append(&mut log, &data((1, 0, 7), 4)).unwrap_err();
+    assert!(matches!(regrouped, AppendError::DuplicateSequence { .. }), "{regrouped}");
+    assert_eq!(log.log_end_offset(), 14);
+}
+
+#[test]
+fn sequences_and_epochs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"));
+    append(&mut log, &data((1, 3, 500), 2)).expect("an unknown producer starts anywhere (D9)");
+    let gap = append(&mut log, &data((1, 3, 503), 1)).unwrap_err();
+    assert!(matches!(gap, AppendError::OutOfOrderSequence { expected: 502, .. }), "{gap}");
+    let old_epoch = append(&mut log, &data((1, 2, 502), 1)).unwrap_err();
+    assert!(matches!(old_epoch, AppendError::InvalidProducerEpoch { current: 3, .. }), "{old_epoch}");
+    let not_zero = append(&mut log, &data((1, 4, 502), 1)).unwrap_err();
+    assert!(matches!(not_zero, AppendError::OutOfOrderSequence { expected: 0, .. }), "{not_zero}");
+    append(&mut log, &data((1, 4, 0), 1)).unwrap();
+    append(&mut log, &data((2, 0, i32::MAX - 1), 2)).unwrap();
+    append(&mut log, &data((2, 0, 0), 1)).expect("0 follows 2^31-1 (TXN-05)");
+    append(&mut log, &data((3, 0, i32::MAX), 3)).unwrap();
+    append(&mut log, &data((3, 0, 2), 1)).expect("the wrap was inside a batch");
+}
+
+#[test]
+fn state_survives_clean_and_unclean_restarts() {
+    for clean in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t-0");
+        let mut log = create(&path);
+        append(&mut log, &data((1, 0, 0), 3)).unwrap();
+        append(&mut log, &transactional((2, 5, 0), 2)).unwrap();
+        log.update_high_watermark(5);
+        assert_eq!(log.last_stable_offset(), 3);
+        if clean {
+            log.close().unwrap()
+        } else {
+            drop(log)
+        }
+        let mode = OpenMode { clean, recovery_point: 0, log_start_offset: 0 };
+        let mut log = PartitionLog::open(&path, LogConfig::default(), mode, NOW).unwrap();
+        log.update_high_watermark(5);
+        assert_eq!(log.last_stable_offset(), 3, "clean {clean}");
+        assert!(append(&mut log, &data((1, 0, 0), 3)).unwrap().duplicate);
+        append(&mut log, &data((1, 0, 3), 1)).unwrap();
+    }
+}
+
+#[test]
+fn aborted_transactions_are_listed_and_bound_the_stable_offset() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path);
+    append(&mut log, &transactional((1, 0, 0), 2)).unwrap(); // 0, 1
+    append(&mut log, &transactional((2, 0, 0), 2)).unwrap(); // 2, 3
+    end(&mut log, false, (1, 0), 0); // 4
+    log.update_high_watermark(4);
+    assert_eq!(log.last_stable_offset(), 0, "the marker is not committed yet");
+    log.update_high_watermark(5);
+    assert_eq!(log.last_stable_offset(), 2);
+    end(&mut log, true, (2, 0), 0); // 5
+    append(&mut log, &transactional((1, 0, 2), 1)).unwrap(); // 6
+    end(&mut log, false, (1, 0), 1); // 7
+    log.update_high_watermark(8);
+    assert_eq!(log.last_stable_offset(), 8);
+    let entry = |first_offset, last_offset, last_stable_offset| AbortedTransaction {
+        producer_id: 1,
+        first_offset,
+        last_offset,
+        last_stable_offset,
+    };
+    let (first, second) = (entry(0, 4, 2), entry(6, 7, 8));
+    //   from, upper, listed
+    let rows = [(0, 8, vec![first, second]), (0, 2, vec![first]), (5, 8, vec![second]), (5, 6, vec![])];
+    for (from, upper, expected) in &rows {
+        assert_eq!(log.aborted_transactions(*from, *upper).unwrap(), *expected, "{from}..{upper}");
+    }
+    drop(log);
+    let log = PartitionLog::open(&path, LogConfig::default(), OpenMode::UNKNOWN, NOW).unwrap();
+    assert_eq!(log.aborted_transactions(0, 8).unwrap(), [first, second], "rebuilt by recovery");
+}
+
+#[test]
+fn coordinators_and_clients_are_kept_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"));
+    let bytes = marker(true, (1, 0), 5, NOW);
+    assert!(matches!(append(&mut log, &bytes), Err(AppendError::InvalidRecord { .. })));
+    append(&mut log, &transactional((1, 0, 0), 1)).unwrap();
+    let plain = append(&mut log, &data((1, 0, 1), 1)).unwrap_err();
+    assert!(matches!(plain, AppendError::InvalidTransactionState { .. }), "{plain}");
+    end(&mut log, true, (1, 0), 5);
+    let zombie = marker(true, (1, 0), 4, NOW);
+    let fenced = log.append_with_origin(&zombie, 0, AppendOrigin::Coordinator, NOW).unwrap_err();
+    assert!(matches!(fenced, AppendError::TransactionCoordinatorFenced { current: 5, .. }), "{fenced}");
+}
+
+#[test]
+fn expiry_spares_open_transactions() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"));
+    append(&mut log, &data((1, 0, 0), 1)).unwrap();
+    append(&mut log, &transactional((2, 0, 0), 1)).unwrap();
+    log.expire_producers(NOW + 24 * 3_600_000 - 1);
+    assert_eq!(log.producer_count(), 2);
+    log.expire_producers(NOW + 24 * 3_600_000);
+    assert_eq!(log.producer_count(), 1);
+}

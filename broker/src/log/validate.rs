@@ -1,0 +1,252 @@
+//! What a leader checks before it takes a client's batches, and the bytes it stores instead of theirs.
+//!
+//! Pure. The records are never copied: a stored batch is a new 61-byte header and a slice of the client's bytes.
+//! Offset and epoch are not covered by the CRC; it is computed anew only when a timestamp field changes.
+
+use bytes::{Bytes, BytesMut};
+
+use super::batch::{
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BatchError, BatchHeader, Batches, CRC_AT, CRC_START, HEADER_BYTES,
+    LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, check_crc,
+};
+use super::compression::{DecompressError, decompress};
+use super::config::{LogConfig, MessageTimestampType};
+use super::error::{AppendError, RecordError};
+use super::records::Records;
+
+/// Record errors named in one answer; more are counted only.
+const RECORD_ERRORS_MAX: usize = 100;
+
+/// Who asks a leader to append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendOrigin {
+    /// A Produce request: everything is checked.
+    Client,
+    /// The broker's own coordinators: may write transaction markers; sequences are not checked.
+    Coordinator,
+}
+
+/// Batches ready to be written: headers as stored, bytes as stored.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) headers: Vec<BatchHeader>,
+    /// Per batch its header and its records.
+    pub(crate) parts: Vec<Bytes>,
+    pub(crate) size_bytes: usize,
+}
+
+/// What a leader append is checked against and stamped with.
+pub(crate) struct LeaderRules<'a> {
+    pub(crate) config: &'a LogConfig,
+    pub(crate) origin: AppendOrigin,
+    pub(crate) first_offset: i64,
+    pub(crate) leader_epoch: i32,
+    pub(crate) now_ms: i64,
+}
+
+/// Validates and stamps the batches of a produce request. All or nothing; bytes after the last whole batch make
+/// the request corrupt.
+pub(crate) fn prepare_leader_append(
+    records: &Bytes,
+    rules: &LeaderRules<'_>,
+) -> Result<Prepared, AppendError> {
+    let mut prepared = Prepared { headers: Vec::new(), parts: Vec::new(), size_bytes: records.len() };
+    let mut next_offset = rules.first_offset;
+    let mut walk = Batches::new(records);
+    for batch in walk.by_ref() {
+        let (header, range) = batch?;
+        let bytes = records.slice(range);
+        check_size(&bytes, rules.config)?;
+        check_crc(&header, &bytes)?;
+        check_header(&header, rules)?;
+        let largest = check_records(&header, &bytes, rules)?;
+        let stored = stamp(&header, &bytes, next_offset, largest, rules);
+        next_offset = stored.0.next_offset();
+        prepared.headers.push(stored.0);
+        prepared.parts.push(stored.1);
+        prepared.parts.push(bytes.slice(HEADER_BYTES..));
+    }
+    let rest = records.len() - walk.consumed();
+    if rest > 0 {
+        let needed = rest.max(HEADER_BYTES);
+        return Err(AppendError::CorruptMessage(BatchError::Short { needed, available: rest }));
+    }
+    if prepared.headers.is_empty() {
+        return Err(AppendError::invalid("the request holds no record batch"));
+    }
+    Ok(prepared)
+}
+
+fn check_size(bytes: &Bytes, config: &LogConfig) -> Result<(), AppendError> {
+    let size_bytes = bytes.len();
+    let limit_bytes = config.max_message_bytes.max(0) as usize;
+    if size_bytes > limit_bytes {
+        return Err(AppendError::MessageTooLarge { size_bytes, limit_bytes });
+    }
+    let limit_bytes = config.segment_bytes as usize;
+    if size_bytes > limit_bytes {
+        return Err(AppendError::RecordListTooLarge { size_bytes, limit_bytes });
+    }
+    Ok(())
+}
+
+/// Checks of the header alone.
+fn check_header(header: &BatchHeader, rules: &LeaderRules<'_>) -> Result<(), AppendError> {
+    if header.record_count <= 0 {
+        return Err(AppendError::invalid(format!("the batch announces {} records", header.record_count)));
+    }
+    if header.last_offset_delta != header.record_count - 1 {
+        return Err(AppendError::invalid(format!(
+            "the batch announces {} records but its last offset delta is {}",
+            header.record_count, header.last_offset_delta
+        )));
+    }
+    if header.compression() > 4 {
+        return Err(AppendError::UnsupportedCompressionType(header.compression()));
+    }
+    if rules.origin == AppendOrigin::Coordinator {
+        return Ok(());
+    }
+    if header.is_control() {
+        return Err(AppendError::invalid("clients may not write control batches"));
+    }
+    if header.has_log_append_time() {
+        let message = "producers may not set the timestamp type LogAppendTime".to_owned();
+        return Err(AppendError::InvalidTimestamp { message, record_errors: Vec::new() });
+    }
+    if header.has_producer() && header.base_sequence < 0 {
+        return Err(AppendError::invalid(format!(
+            "sequence {} in a batch of producer {}",
+            header.base_sequence, header.producer_id
+        )));
+    }
+    if header.is_transactional() && !header.has_producer() {
+        return Err(AppendError::invalid("a transactional batch without producer id"));
+    }
+    Ok(())
+}
+
+/// Checks every record; returns the largest timestamp.
+fn check_records(header: &BatchHeader, bytes: &Bytes, rules: &LeaderRules<'_>) -> Result<i64, AppendError> {
+    let body = bytes.slice(HEADER_BYTES..);
+    let plain = decompress(header.compression(), &body).map_err(|error| match error {
+        DecompressError::TooLarge { limit_bytes } => AppendError::invalid(format!(
+            "the batch of {} bytes expands beyond {limit_bytes} bytes",
+            bytes.len()
+        )),
+        DecompressError::Damaged(reason) => {
+            AppendError::invalid(format!("the batch does not decompress: {reason}"))
+        }
+    })?;
+    let mut findings = Findings::default();
+    let mut largest = NO_TIMESTAMP;
+    for (index, record) in Records::new(&plain, header.record_count).enumerate() {
+        let Ok(record) = record else {
+            return Err(AppendError::invalid(format!(
+                "record {index} of {} is malformed, or bytes are left after the last one",
+                header.record_count
+            )));
+        };
+        if i64::from(record.offset_delta) != index as i64 {
+            let delta = record.offset_delta;
+            return Err(AppendError::invalid(format!("record {index} has offset delta {delta}")));
+        }
+        if record.key.is_none() && rules.config.cleanup_policy.compact && !header.is_control() {
+            findings.add(index, false, || "a compacted topic takes no record without key".to_owned());
+            continue;
+        }
+        let timestamp = header.base_timestamp.wrapping_add(record.timestamp_delta);
+        if out_of_range(timestamp, rules) {
+            findings.add(index, true, || out_of_range_message(timestamp, rules));
+            continue;
+        }
+        largest = largest.max(timestamp);
+    }
+    findings.result()?;
+    Ok(largest)
+}
+
+fn out_of_range(timestamp: i64, rules: &LeaderRules<'_>) -> bool {
+    rules.config.message_timestamp_type == MessageTimestampType::CreateTime
+        && timestamp != NO_TIMESTAMP
+        && (rules.now_ms.saturating_sub(timestamp) > rules.config.message_timestamp_before_max_ms
+            || timestamp.saturating_sub(rules.now_ms) > rules.config.message_timestamp_after_max_ms)
+}
+
+fn out_of_range_message(timestamp: i64, rules: &LeaderRules<'_>) -> String {
+    let earliest = rules.now_ms.saturating_sub(rules.config.message_timestamp_before_max_ms);
+    let latest = rules.now_ms.saturating_add(rules.config.message_timestamp_after_max_ms);
+    format!("timestamp {timestamp} is outside {earliest}..={latest}")
+}
+
+#[derive(Default)]
+struct Findings {
+    count: usize,
+    timestamps: bool,
+    named: Vec<RecordError>,
+}
+
+impl Findings {
+    fn add(&mut self, index: usize, timestamp: bool, message: impl FnOnce() -> String) {
+        self.count += 1;
+        self.timestamps |= timestamp;
+        if self.named.len() < RECORD_ERRORS_MAX {
+            self.named.push(RecordError { batch_index: index as i32, message: message() });
+        }
+    }
+
+    fn result(self) -> Result<(), AppendError> {
+        let Some(first) = self.named.first() else { return Ok(()) };
+        let message = format!("{} records refused, the first because: {}", self.count, first.message);
+        if self.timestamps {
+            return Err(AppendError::InvalidTimestamp { message, record_errors: self.named });
+        }
+        Err(AppendError::InvalidRecord { message, record_errors: self.named })
+    }
+}
+
+/// The header as it is stored, as fields and as bytes.
+fn stamp(
+    header: &BatchHeader,
+    bytes: &Bytes,
+    base_offset: i64,
+    largest_timestamp: i64,
+    rules: &LeaderRules<'_>,
+) -> (BatchHeader, Bytes) {
+    let mut stored = BatchHeader { base_offset, partition_leader_epoch: rules.leader_epoch, ..*header };
+    match rules.config.message_timestamp_type {
+        MessageTimestampType::CreateTime => stored.max_timestamp = largest_timestamp,
+        MessageTimestampType::LogAppendTime => {
+            stored.max_timestamp = rules.now_ms;
+            stored.attributes |= TIMESTAMP_TYPE_MASK;
+        }
+    }
+    let mut head = BytesMut::from(&bytes[..HEADER_BYTES]);
+    let mut put = |at: usize, value: &[u8]| head[at..at + value.len()].copy_from_slice(value);
+    put(BASE_OFFSET_AT, &stored.base_offset.to_be_bytes());
+    put(LEADER_EPOCH_AT, &stored.partition_leader_epoch.to_be_bytes());
+    if stored.max_timestamp != header.max_timestamp || stored.attributes != header.attributes {
+        put(MAX_TIMESTAMP_AT, &stored.max_timestamp.to_be_bytes());
+        put(ATTRIBUTES_AT, &stored.attributes.to_be_bytes());
+        let covered = crc32c::crc32c(&head[CRC_START..]);
+        stored.crc = crc32c::crc32c_append(covered, &bytes[HEADER_BYTES..]);
+        head[CRC_AT..CRC_AT + 4].copy_from_slice(&stored.crc.to_be_bytes());
+    }
+    (stored, head.freeze())
+}
+
+/// Checks the batches a follower got from its leader: structure and CRC (LOG-12). Bytes after the last whole batch
+/// are left out, as a fetch answer may end in the middle of one.
+pub(crate) fn prepare_follower_append(records: &Bytes) -> Result<Prepared, AppendError> {
+    let mut prepared = Prepared { headers: Vec::new(), parts: Vec::new(), size_bytes: 0 };
+    let mut walk = Batches::new(records);
+    for batch in walk.by_ref() {
+        let (header, range) = batch?;
+        let bytes = records.slice(range);
+        check_crc(&header, &bytes)?;
+        prepared.headers.push(header);
+        prepared.parts.push(bytes);
+    }
+    prepared.size_bytes = walk.consumed();
+    Ok(prepared)
+}
