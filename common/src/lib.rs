@@ -2,8 +2,10 @@
 //! frames, the ZooKeeper layout and configuration. Neither side sees the other's crate; they meet here.
 
 pub mod assignment;
+pub mod config;
 pub mod id;
 pub mod leader_and_isr;
+pub mod process;
 pub mod rejection;
 pub mod wire;
 pub mod zk;

@@ -38,7 +38,7 @@ fn exchanges() -> Option<Vec<Exchange>> {
 }
 
 fn from_hex(text: &str) -> Bytes {
-    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).expect("hexadecimal digits") as u8).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect::<Vec<_>>().into()
 }
 

@@ -1,0 +1,60 @@
+//! TLS, SASL, authorization and delegation tokens.
+
+use super::Kind::{Boolean, Int, List, Long, OneOf, Password, Text};
+use super::*;
+
+#[rustfmt::skip]
+pub(super) const KEYS: &[ConfigKey] = &[
+    key("authorizer.class.name", Text, "", (BROKER, FIXED), "Who decides what a client may do; empty: everything is allowed."),
+    key("super.users", Text, "", (BROKER, FIXED), "Principals that may do everything, separated by semicolons."),
+    key("allow.everyone.if.no.acl.found", Boolean, "false", (BROKER, FIXED), "Whether a resource without rules is open to all."),
+    unset("principal.builder.class", Text, (BROKER, ONE), "Java class that names clients; accepted and ignored."),
+    unset("security.providers", Text, (BROKER, FIXED), "Java security providers; accepted and ignored."),
+    key("early.start.listeners", Text, "", (BROKER, FIXED), "KRaft only; accepted and ignored."),
+
+    key("ssl.client.auth", OneOf(&["required", "requested", "none"]), "none", (BROKER, ONE), "Whether clients must show a certificate."),
+    unset("ssl.keystore.location", Text, (BROKER, ONE), "File with the key and the certificate of this server."),
+    unset("ssl.keystore.password", Password, (BROKER, ONE), "Password of that file."),
+    key("ssl.keystore.type", Text, "JKS", (BROKER, ONE), "Type of that file."),
+    unset("ssl.keystore.key", Password, (BROKER, ONE), "Private key in PEM form."),
+    unset("ssl.keystore.certificate.chain", Password, (BROKER, ONE), "Certificate chain in PEM form."),
+    unset("ssl.key.password", Password, (BROKER, ONE), "Password of the private key."),
+    unset("ssl.truststore.location", Text, (BROKER, ONE), "File with the certificates that are trusted."),
+    unset("ssl.truststore.password", Password, (BROKER, ONE), "Password of that file."),
+    key("ssl.truststore.type", Text, "JKS", (BROKER, ONE), "Type of that file."),
+    unset("ssl.truststore.certificates", Password, (BROKER, ONE), "Trusted certificates in PEM form."),
+    key("ssl.protocol", Text, "TLSv1.3", (BROKER, ONE), "TLS version."),
+    key("ssl.enabled.protocols", List, "TLSv1.2,TLSv1.3", (BROKER, ONE), "TLS versions allowed."),
+    key("ssl.cipher.suites", List, "", (BROKER, ONE), "Cipher suites allowed; empty: all that are safe."),
+    unset("ssl.provider", Text, (BROKER, ONE), "Java provider for TLS; accepted and ignored."),
+    key("ssl.keymanager.algorithm", Text, "SunX509", (BROKER, ONE), "Java key manager; accepted and ignored."),
+    key("ssl.trustmanager.algorithm", Text, "PKIX", (BROKER, ONE), "Java trust manager; accepted and ignored."),
+    key("ssl.endpoint.identification.algorithm", Text, "https", (BROKER, ONE), "How the host name of another server is checked; empty: not at all."),
+    unset("ssl.secure.random.implementation", Text, (BROKER, ONE), "Java random generator; accepted and ignored."),
+    unset("ssl.engine.factory.class", Text, (BROKER, ONE), "Java class for TLS; accepted and ignored."),
+    key("ssl.principal.mapping.rules", Text, "DEFAULT", (BROKER, FIXED), "How a certificate's name becomes a principal."),
+    key("ssl.allow.dn.changes", Boolean, "false", (BROKER, FIXED), "Whether a renewed certificate may have another name."),
+    key("ssl.allow.san.changes", Boolean, "false", (BROKER, FIXED), "Whether a renewed certificate may have other host names."),
+
+    key("sasl.enabled.mechanisms", List, "GSSAPI", (BROKER, ONE), "SASL mechanisms that clients may use."),
+    key("sasl.mechanism.inter.broker.protocol", Text, "GSSAPI", (BROKER, ONE), "SASL mechanism that brokers use among themselves."),
+    unset("sasl.jaas.config", Password, (BROKER, ONE), "Login context."),
+    unset("sasl.kerberos.service.name", Text, (BROKER, ONE), "Kerberos service name."),
+    key("sasl.kerberos.kinit.cmd", Text, "/usr/bin/kinit", (BROKER, ONE), "Kerberos command; accepted and ignored."),
+    key("sasl.kerberos.principal.to.local.rules", List, "DEFAULT", (BROKER, ONE), "How a Kerberos name becomes a principal."),
+    key("sasl.kerberos.ticket.renew.window.factor", Kind::Double(0.0, 1.0), "0.8", (BROKER, ONE), "Kerberos; accepted and ignored."),
+    key("sasl.kerberos.ticket.renew.jitter", Kind::Double(0.0, 1.0), "0.05", (BROKER, ONE), "Kerberos; accepted and ignored."),
+    key("sasl.kerberos.min.time.before.relogin", Long(0, LONG), "60000", (BROKER, ONE), "Kerberos; accepted and ignored."),
+    unset("sasl.client.callback.handler.class", Text, (BROKER, FIXED), "Java class; accepted and ignored."),
+    unset("sasl.server.callback.handler.class", Text, (BROKER, FIXED), "Java class; accepted and ignored."),
+    unset("sasl.login.class", Text, (BROKER, FIXED), "Java class; accepted and ignored."),
+    unset("sasl.login.callback.handler.class", Text, (BROKER, FIXED), "Java class; accepted and ignored."),
+    key("sasl.server.max.receive.size", Int(1, INT), "524288", (BROKER, FIXED), "Largest SASL message before authentication."),
+    key("connections.max.reauth.ms", Long(0, LONG), "0", (BROKER, FIXED), "Time after which a client must authenticate again; 0: never."),
+
+    unset("delegation.token.master.key", Password, (BROKER, FIXED), "Older name of delegation.token.secret.key."),
+    unset("delegation.token.secret.key", Password, (BROKER, FIXED), "Secret that delegation tokens are signed with."),
+    key("delegation.token.max.lifetime.ms", Long(1, LONG), "604800000", (BROKER, FIXED), "Longest life of a delegation token."),
+    key("delegation.token.expiry.time.ms", Long(1, LONG), "86400000", (BROKER, FIXED), "Time after which a delegation token must be renewed."),
+    key("delegation.token.expiry.check.interval.ms", Long(1, LONG), "3600000", (BROKER, FIXED), "How often expired tokens are removed."),
+];

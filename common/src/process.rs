@@ -1,0 +1,71 @@
+//! What every process does at its start and its end: logging to stderr, and waiting for the signal to stop.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, `info` and above. A second call changes
+/// nothing, so that several servers may run in one process.
+pub fn start_logging() {
+    let wanted = ["ZURAU_LOG", "RUST_LOG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().map(|text| (name, text)));
+    let parsed = wanted.as_ref().map(|(name, text)| (name, EnvFilter::try_new(text)));
+    let filter = match &parsed {
+        Some((_, Ok(filter))) => filter.clone(),
+        _ => EnvFilter::new("info"),
+    };
+    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    if let (Ok(()), Some((name, Err(error)))) = (started, parsed) {
+        tracing::warn!("{name} is no log filter ({error}); logging at level info");
+    }
+}
+
+/// Logs what was odd about the configuration.
+pub fn log_warnings(settings: &crate::config::Settings) {
+    for warning in &settings.warnings {
+        tracing::warn!("configuration: {warning}");
+    }
+}
+
+/// The signals that ask a process to stop.
+#[derive(Debug)]
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// From here on SIGTERM and SIGINT no longer kill the process.
+    ///
+    /// # Errors
+    /// The system refuses a handler, or no tokio runtime is running.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next of them and names it. Cancel safe.
+    pub async fn wait(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn signals_are_named() {
+        let mut signals = StopSignals::listen().unwrap();
+        for (sent, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+            kill_process(getpid(), sent).unwrap();
+            assert_eq!(signals.wait().await, name);
+        }
+        start_logging();
+        start_logging();
+    }
+}
