@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(batches(&large), [0..1, 1..2, 2..3]);
         let huge = vec![vec![set("/x", 10)], vec![set("/x", 400 * 1024)], vec![set("/x", 10)]];
         assert_eq!(batches(&huge), [0..1, 1..2, 2..3]);
-        assert_eq!(batches(&[]), []);
+        assert!(batches(&[]).is_empty());
     }
 
     #[test]
