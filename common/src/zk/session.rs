@@ -151,6 +151,11 @@ impl ZooKeeper {
         self.inner.state.subscribe()
     }
 
+    /// How often the session was given up by the client's clock and attached again.
+    pub fn attached_again(&self) -> u64 {
+        self.inner.attachment.borrow().generation - 1
+    }
+
     pub fn lease(&self) -> Lease {
         self.inner.lease.clone()
     }
@@ -294,7 +299,10 @@ impl Keeper {
 
     /// Attaches the session to a new client. `None` when the server says that it is over, or nobody needs it.
     async fn attach_again(&self) -> Option<zk::StateWatcher> {
-        let mut attempts = Attempts::new("the ZooKeeper session cannot be attached again".to_owned());
+        // The session's clock on the server may start with the server: there is not a whole timeout to lose.
+        let longest_pause = self.inner.upgrade()?.session_timeout / 8;
+        let mut attempts =
+            Attempts::new("the ZooKeeper session cannot be attached again".to_owned()).at_most(longest_pause);
         loop {
             let error = {
                 let inner = self.inner.upgrade()?;
@@ -346,12 +354,19 @@ fn below(client: Client, target: &ConnectString) -> Client {
 struct Attempts {
     what: String,
     pause: Duration,
+    longest: Duration,
     logged: Option<Instant>,
 }
 
 impl Attempts {
     fn new(what: String) -> Self {
-        Self { what, pause: FIRST_PAUSE, logged: None }
+        Self { what, pause: FIRST_PAUSE, longest: LONGEST_PAUSE, logged: None }
+    }
+
+    /// The pauses stay below `longest`.
+    fn at_most(mut self, longest: Duration) -> Self {
+        self.longest = self.longest.min(longest);
+        self
     }
 
     async fn failed(&mut self, error: &str) {
@@ -360,6 +375,6 @@ impl Attempts {
             warn!("{}: {error}; trying again", self.what);
         }
         sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(self.longest);
     }
 }

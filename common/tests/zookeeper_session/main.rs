@@ -1,16 +1,41 @@
 //! The session wrapper against a real ZooKeeper.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod proxy;
 mod server;
 
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
+use proxy::Proxy;
 use server::RealZooKeeper;
+use zurau_common::id::BrokerId;
 use zurau_common::zk::op::{Lifetime, MultiError, Op, OpFailure, OpResult};
+use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::{SessionState, ZooKeeper, ZooKeeperConfig};
 use zurau_common::zk::watch::TreeEvent;
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until the condition holds.
+async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "still waiting: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_state(zookeeper: &ZooKeeper, wanted: SessionState) {
+    let mut states = zookeeper.state();
+    let reached = states.wait_for(|state| *state == wanted || *state == SessionState::Ended);
+    let reached =
+        tokio::time::timeout(PATIENCE, reached).await.expect("the state is reached in time").unwrap();
+    assert_eq!(*reached, wanted);
+}
 
 async fn connect(address: String, session_timeout: Duration) -> ZooKeeper {
     let config = ZooKeeperConfig { connect: address, session_timeout, connection_timeout: PATIENCE };
@@ -98,4 +123,194 @@ async fn the_chroot_and_the_parents_are_created() {
     assert_eq!(watch.next().await, None);
     assert!(!inner.lease().is_held());
     assert!(!outer.exists("/zurau/one/controller").await.unwrap(), "close ends the session at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_unknown_and_the_znode_tells() {
+    let Some(server) = RealZooKeeper::start().await else { return };
+    let proxy = Proxy::to(server.port).await;
+    let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(10)).await;
+    assert!(!zookeeper.lease().is_held());
+
+    proxy.lose_answers();
+    let sender = zookeeper.clone();
+    let lost = tokio::spawn(async move { sender.multi(&[create("/l2", "1", Lifetime::Ephemeral)]).await });
+    until("the multi is stored", || async { direct.exists("/l2").await.unwrap() }).await;
+    proxy.cut();
+    assert_eq!(lost.await.unwrap(), Err(MultiError::Unknown));
+    assert_eq!(zookeeper.lease().held_until(), None, "a write without an answer renews nothing");
+    let node = zookeeper.get("/l2").await.unwrap().unwrap();
+    assert_eq!(node.ephemeral_owner, zookeeper.session_id());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_never_sent_is_refused_and_only_the_server_ends_a_session() {
+    let Some(server) = RealZooKeeper::start().await else { return };
+    let proxy = Proxy::to(server.port).await;
+    let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(1)).await;
+    zookeeper.multi(&[create("/mine", "", Lifetime::Ephemeral)]).await.unwrap();
+    let mut watch = zookeeper.watch_trees(&["/mine"]);
+    assert_eq!(watch.next().await, Some(TreeEvent::Reset));
+
+    proxy.take_down();
+    until_state(&zookeeper, SessionState::Disconnected).await;
+    let refused = zookeeper.multi(&[set("/mine", "x", None)]).await;
+    assert!(matches!(refused, Err(MultiError::Refused(_))), "{refused:?}");
+    until("the server ends the session", || async { !direct.exists("/mine").await.unwrap() }).await;
+    assert_eq!(*zookeeper.state().borrow(), SessionState::Disconnected, "nobody has told the client");
+    proxy.cut();
+    until_state(&zookeeper, SessionState::Ended).await;
+    assert_eq!(watch.next().await, None);
+    assert_eq!(zookeeper.multi(&[set("/mine", "x", None)]).await, Err(MultiError::SessionEnded));
+    assert_eq!(zookeeper.get("/mine").await, Err(ReadError::SessionEnded));
+    assert!(!zookeeper.lease().is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_the_client_gave_up_is_attached_again() {
+    let Some(mut server) = RealZooKeeper::start().await else { return };
+    let zookeeper = connect(format!("127.0.0.1:{}/c", server.port), Duration::from_secs(4)).await;
+    zookeeper.ensure_parents().await.unwrap();
+    zookeeper.multi(&[create("/leases/1", "", Lifetime::Ephemeral)]).await.unwrap();
+    zookeeper.keep_lease(BrokerId(1));
+    until("the lease is kept", || async { zookeeper.get("/leases/1").await.unwrap().unwrap().version > 2 })
+        .await;
+    let mut watch = zookeeper.watch_trees(&["/brokers"]);
+    assert_eq!(watch.next().await, Some(TreeEvent::Reset));
+    assert!(watch.is_current());
+
+    server.kill();
+    // Each waits for one session timeout; the client gives up after 1.4 of them.
+    for _ in 0..2 {
+        let refused = zookeeper.multi(&[set("/brokers", "x", None)]).await;
+        assert!(matches!(refused, Err(MultiError::Refused(_) | MultiError::Unknown)), "{refused:?}");
+    }
+    assert_eq!(zookeeper.get("/brokers").await, Err(ReadError::ConnectionLoss));
+    assert_eq!(*zookeeper.state().borrow(), SessionState::Disconnected);
+    assert!(!zookeeper.lease().is_held(), "the lease lapses while the session lives on");
+    assert!(!watch.is_current());
+
+    server.run().await;
+    until_state(&zookeeper, SessionState::Connected).await;
+    assert!(zookeeper.attached_again() >= 1, "the client had given up");
+    let node = zookeeper.get("/leases/1").await.unwrap().expect("the ephemeral znode is still there");
+    assert_eq!(node.ephemeral_owner, zookeeper.session_id());
+    until("the lease is held again", || async { zookeeper.lease().is_held() }).await;
+    assert_eq!(watch.next().await, Some(TreeEvent::Reset));
+    zookeeper.create_if_absent("/brokers/topics/t", b"").await.unwrap();
+    assert_eq!(watch.next().await, Some(TreeEvent::Dirty(vec!["/brokers/topics/t".to_owned()])));
+    zookeeper.close().await;
+}
+
+/// Scenario L1: memory that follows the tree through cut connections ends up equal to the tree.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_change_is_missed_through_cut_connections() {
+    const KEYS: u32 = 12;
+    let Some(server) = RealZooKeeper::start().await else { return };
+    let proxy = Proxy::to(server.port).await;
+    let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(10)).await;
+    let mut watch = zookeeper.watch_trees(&["/tree"]);
+    assert_eq!(watch.next().await, Some(TreeEvent::Reset));
+    direct.create_if_absent("/tree", b"").await.unwrap();
+    assert_eq!(watch.next().await, Some(TreeEvent::Dirty(vec!["/tree".to_owned()])));
+
+    proxy.take_down();
+    until_state(&zookeeper, SessionState::Disconnected).await;
+    direct.create_if_absent("/tree/unseen", b"").await.unwrap();
+    proxy.cut();
+    assert_eq!(
+        watch.next().await,
+        Some(TreeEvent::Reset),
+        "a change during the cut comes as a reset, not as an event"
+    );
+
+    let writer = async {
+        for step in 0..400_u32 {
+            let path = format!("/tree/{}", step * 7 % KEYS);
+            match step % 3 {
+                0 => drop(direct.create_if_absent(&path, step.to_string().as_bytes()).await.unwrap()),
+                1 => drop(direct.multi(&[set(&path, &step.to_string(), None)]).await),
+                _ => drop(direct.multi(&[Op::Delete { path, version: None }]).await),
+            }
+            if step % 40 == 17 {
+                proxy.cut();
+            }
+        }
+        direct.create_if_absent("/tree/end", b"").await.unwrap();
+    };
+    let follower = async {
+        let mut memory: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        while !memory.contains_key("/tree/end") {
+            let paths = match watch.next().await.unwrap() {
+                TreeEvent::Dirty(paths) => paths,
+                TreeEvent::Reset => {
+                    memory.clear();
+                    let children = zookeeper.children("/tree").await.unwrap().unwrap();
+                    children.into_iter().map(|child| format!("/tree/{child}")).collect()
+                }
+            };
+            let nodes = zookeeper.get_many(&paths).await.unwrap();
+            for (path, node) in paths.into_iter().zip(nodes) {
+                match node {
+                    Some(node) => drop(memory.insert(path, node.data)),
+                    None => drop(memory.remove(&path)),
+                }
+            }
+        }
+        memory.remove("/tree");
+        memory
+    };
+    let ((), memory) =
+        tokio::time::timeout(PATIENCE, async { tokio::join!(writer, follower) }).await.unwrap();
+    let mut tree = BTreeMap::new();
+    for child in direct.children("/tree").await.unwrap().unwrap() {
+        let path = format!("/tree/{child}");
+        tree.insert(path.clone(), direct.get(&path).await.unwrap().unwrap().data);
+    }
+    assert_eq!(memory, tree);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_reads_and_writes_keep_their_order() {
+    let Some(server) = RealZooKeeper::start().await else { return };
+    let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    zookeeper.create_if_absent("/m", b"").await.unwrap();
+    for taken in [3, 300, 599] {
+        zookeeper.create_if_absent(&format!("/m/{taken}"), b"taken").await.unwrap();
+    }
+    let group = |key: u32| {
+        let path = format!("/m/{key}");
+        (key, vec![absent(&format!("{path}-x")), create(&path, &key.to_string(), Lifetime::Persistent)])
+    };
+    let results = zookeeper.multi_batched((0..600).map(group).collect()).await;
+    assert_eq!(results.len(), 600);
+    for (expected, (key, result)) in (0..).zip(results) {
+        assert_eq!(expected, key);
+        if [3, 300, 599].contains(&key) {
+            let path = format!("/m/{key}");
+            assert_eq!(result, Err(MultiError::Failed { index: 1, path, reason: OpFailure::NodeExists }));
+        } else {
+            assert_eq!(result, Ok(vec![OpResult::Checked, OpResult::Created]), "{key}");
+        }
+    }
+    let again = zookeeper.multi_batched((0..600).map(group).collect()).await;
+    assert!(again.iter().all(|(_, result)| matches!(result, Err(MultiError::Failed { index: 1, .. }))));
+
+    let paths: Vec<String> = (0..1900).map(|key| format!("/m/{key}")).collect();
+    let nodes = zookeeper.get_many(&paths).await.unwrap();
+    for (key, node) in nodes.into_iter().enumerate() {
+        let expected = match key {
+            3 | 300 | 599 => Some(b"taken".to_vec()),
+            0..600 => Some(key.to_string().into_bytes()),
+            _ => None,
+        };
+        assert_eq!(node.map(|node| node.data), expected, "{key}");
+    }
+    let children = zookeeper.children_many(&["/none".to_owned(), "/m".to_owned()]).await.unwrap();
+    assert_eq!((&children[0], children[1].as_ref().map(Vec::len)), (&None, Some(600)));
+    let too_large = zookeeper.multi(&[set("/m", &"x".repeat(2_000_000), None)]).await;
+    assert!(matches!(too_large, Err(MultiError::Refused(_))));
 }
