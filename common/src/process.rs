@@ -1,5 +1,7 @@
 //! What every process does at its start and its end: logging to stderr, and waiting for the signal to stop.
 
+use std::io::IsTerminal as _;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -14,7 +16,13 @@ pub fn start_logging() {
         Some((_, Ok(filter))) => filter.clone(),
         _ => EnvFilter::new("info"),
     };
-    let started = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    // Colours are for people: a log file gets none.
+    let colours = std::io::stderr().is_terminal();
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .try_init();
     if let (Ok(()), Some((name, Err(error)))) = (started, parsed) {
         tracing::warn!("{name} is no log filter ({error}); logging at level info");
     }

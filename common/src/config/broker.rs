@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::keys::split_list;
 use super::listener::{Listener, SecurityProtocol, ZookeeperConnect, read_listeners, read_zookeeper_connect};
-use super::settings::{ConfigError, Problems, Settings};
+use super::settings::{ConfigError, Problems, Settings, duration_of_millis};
 use super::topic::TopicConfig;
 use crate::id::BrokerId;
 
@@ -111,7 +111,7 @@ impl BrokerConfig {
             max_connections_per_ip: s.number("max.connections.per.ip"),
             connections_max_idle: u64::try_from(s.number::<i64>("connections.max.idle.ms"))
                 .ok()
-                .map(Duration::from_millis),
+                .map(duration_of_millis),
             request_timeout: s.millis("request.timeout.ms"),
             fetch_max_bytes: s.number("fetch.max.bytes"),
             max_incremental_fetch_session_cache_slots: s.number("max.incremental.fetch.session.cache.slots"),
@@ -295,6 +295,7 @@ fn read_inter_broker_listener(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Kind;
 
     #[test]
     fn a_broker_needs_only_its_id() {
@@ -338,6 +339,43 @@ mod tests {
         let dynamic = BTreeMap::from([("log.retention.ms".to_owned(), "6".to_owned())]);
         let changed = config.with_dynamic(&dynamic, &BTreeMap::new()).unwrap();
         assert_eq!(changed.topic_defaults.retention, Some(Duration::from_millis(6)));
+    }
+
+    #[test]
+    fn every_key_may_stand_at_its_bounds() {
+        for key in crate::config::all_keys() {
+            let bounds = match key.kind {
+                Kind::Int(min, max) => [min.to_string(), max.to_string()],
+                Kind::Long(min, max) => [min.to_string(), max.to_string()],
+                Kind::Double(min, max) => [min.to_string(), max.to_string()],
+                _ => continue,
+            };
+            for value in bounds {
+                let pairs = [("broker.id", "1"), ("controller.id", "1"), (key.name, &value)];
+                // A key at its bound may contradict another one; it must not panic, nor overflow a clock.
+                if let Ok(config) = BrokerConfig::from_pairs(pairs) {
+                    let now = std::time::Instant::now();
+                    assert!(now.checked_add(config.stray_retention).is_some());
+                    crate::config::describe_broker(&config);
+                    crate::config::describe_topic(&config, &BTreeMap::new());
+                }
+                let _ = crate::config::ControllerConfig::from_pairs(pairs);
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn garbage_never_panics(index in 0_usize..400, text in "[a-zA-Z0-9:/,.=\\[\\] -]{0,40}|\\PC{0,20}") {
+            let keys: Vec<_> = crate::config::all_keys().collect();
+            let pairs = [("broker.id", "1"), ("controller.id", "1"), (keys[index % keys.len()].name, &text)];
+            let _ = BrokerConfig::from_pairs(pairs);
+            let _ = crate::config::ControllerConfig::from_pairs(pairs);
+            let _ = crate::config::classify_variable(&format!("KAFKA_{text}"));
+            let topic_keys = crate::config::TOPIC_KEYS;
+            let topic_key = topic_keys[index % topic_keys.len()].name;
+            let _ = crate::config::validate_topic_config(topic_key, &text);
+        }
     }
 
     #[test]

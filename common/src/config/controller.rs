@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::broker::zookeeper_connection_timeout;
 use super::listener::{Listener, ZookeeperConnect, read_listeners, read_zookeeper_connect};
-use super::settings::{ConfigError, Problems, Settings};
+use super::settings::{ConfigError, Problems, Settings, duration_of_millis};
 
 /// A controller without `listeners` takes this, so that it fits beside a broker on one machine.
 const DEFAULT_LISTENERS: &str = "PLAINTEXT://:9093";
@@ -62,8 +62,8 @@ impl ControllerConfig {
             unclean_leader_election_enable: s.boolean("unclean.leader.election.enable"),
             delete_topic_enable: s.boolean("delete.topic.enable"),
             auto_leader_rebalance_enable: s.boolean("auto.leader.rebalance.enable"),
-            leader_imbalance_check_interval: Duration::from_secs(
-                s.number("leader.imbalance.check.interval.seconds"),
+            leader_imbalance_check_interval: duration_of_millis(
+                s.number::<u64>("leader.imbalance.check.interval.seconds").saturating_mul(1000),
             ),
             leader_imbalance_per_broker_percentage: s.number("leader.imbalance.per.broker.percentage"),
             settings,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -115,6 +116,14 @@ impl Problems {
     pub(super) fn into_result<T>(self, value: T) -> Result<T, ConfigError> {
         if self.0.is_empty() { Ok(value) } else { Err(ConfigError { problems: self.0 }) }
     }
+}
+
+/// A thousand years: more than any use, and a sum with a clock does not overflow.
+const DURATION_MAX_MS: u64 = 1000 * 365 * 24 * 3_600_000;
+
+/// A configured time, capped so that it can be added to any clock.
+pub(super) fn duration_of_millis(millis: u64) -> Duration {
+    Duration::from_millis(millis.min(DURATION_MAX_MS))
 }
 
 /// A value as written, checked and normalized, with its origin.
@@ -296,8 +305,8 @@ impl Settings {
     }
 
     /// As [`Settings::number`], of a key whose unit is the millisecond and whose bounds exclude negative values.
-    pub(super) fn millis(&self, name: &str) -> std::time::Duration {
-        std::time::Duration::from_millis(self.number(name))
+    pub(super) fn millis(&self, name: &str) -> Duration {
+        duration_of_millis(self.number(name))
     }
 
     pub(super) fn origin(&self, name: &str) -> Origin {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::broker::BrokerConfig;
-use super::settings::{ConfigError, Origin, Problems, Settings};
+use super::settings::{ConfigError, Origin, Problems, Settings, duration_of_millis};
 use super::topic_keys::{TopicKey, find_topic_key, nearest_topic_key};
 
 /// What happens to old segments. At least one is set.
@@ -166,7 +166,7 @@ impl Values<'_> {
     }
 
     fn duration(&self, name: &str) -> Duration {
-        Duration::from_millis(self.number::<u64>(name).min(DURATION_MAX_MS))
+        duration_of_millis(self.number(name))
     }
 
     /// `None` for -1 and for Kafka's "never", the largest number there is.
@@ -175,7 +175,7 @@ impl Values<'_> {
     }
 
     fn duration_limit(&self, name: &str) -> Option<Duration> {
-        self.limit(name).map(|millis| Duration::from_millis(millis.min(DURATION_MAX_MS)))
+        self.limit(name).map(duration_of_millis)
     }
 
     fn config(&self) -> TopicConfig {
@@ -223,9 +223,6 @@ impl Values<'_> {
         }
     }
 }
-
-/// A thousand years: more than any use, and no sum with a clock overflows.
-const DURATION_MAX_MS: u64 = 1000 * 365 * 24 * 3_600_000;
 
 /// A number of hours or minutes as milliseconds; negative means never and stays −1.
 pub(super) fn in_topic_units(value: &str, factor: i64) -> String {
