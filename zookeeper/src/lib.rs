@@ -5,9 +5,9 @@
 //! `protocol` (bytes to values) and `core` (state and transitions) are pure; `journal` writes to
 //! disk when a data directory is given; `server` and `connection` are the dull shell around them.
 //!
-//! Known differences from 3.8: nodes with a time to live need no switch; one-shot and persistent
-//! watches of one client on one path do not replace each other (as from 3.9 on); reconfiguration,
-//! SASL, TLS and quotas are absent.
+//! Known differences from 3.8: nodes with a time to live need no switch; reconfiguration, SASL, TLS
+//! and quotas are absent. Traps of 3.8 that clients must survive are kept: the last watch that a
+//! client sets on a path replaces its others there, and a multi does not tell created nodes' stats.
 
 mod connection;
 mod core;

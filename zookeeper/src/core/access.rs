@@ -95,6 +95,18 @@ pub(crate) fn without_secrets(acls: &[Acl]) -> Vec<Acl> {
         .collect()
 }
 
+/// The identities without their proofs.
+pub(crate) fn names_of(identities: &[Identity]) -> Vec<Identity> {
+    let name_of = |identity: &Identity| match identity.scheme.as_str() {
+        "digest" => identity.id.split(':').next().unwrap_or_default().to_owned(),
+        _ => identity.id.clone(),
+    };
+    identities
+        .iter()
+        .map(|identity| Identity { scheme: identity.scheme.clone(), id: name_of(identity) })
+        .collect()
+}
+
 /// `address` or `address/bits`.
 struct Network {
     address: u32,

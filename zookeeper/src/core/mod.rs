@@ -229,11 +229,10 @@ impl Core {
             Request::CheckWatches { path, kind } => self.check_watches(connection, &path, kind),
             Request::RemoveWatches { path, kind } => self.remove_watches(connection, &path, kind),
             Request::Auth { scheme, credential } => self.authenticate(connection, &scheme, &credential),
-            Request::WhoAmI => Ok(Body::Identities(self.identities(connection).to_vec())),
+            Request::WhoAmI => Ok(Body::Identities(access::names_of(self.identities(connection)))),
             Request::Reconfigure => Err(ErrorCode::ReconfigDisabled),
             Request::Sasl | Request::Unknown => Err(ErrorCode::Unimplemented),
             Request::Malformed => Err(ErrorCode::MarshallingError),
-            Request::BadArguments => Err(ErrorCode::BadArguments),
         }
     }
 

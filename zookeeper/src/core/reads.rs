@@ -110,7 +110,8 @@ impl Core {
             self.data_watches.add(path, connection, WatchMode::Persistent);
             self.child_watches.add(path, connection, WatchMode::Persistent);
         }
-        Ok(Body::Nothing)
+        // The only empty answer with a body: an error number once more.
+        Ok(Body::Count(0))
     }
 
     pub(super) fn check_watches(

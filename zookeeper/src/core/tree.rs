@@ -10,9 +10,9 @@ use super::change::Stamp;
 use super::path;
 use crate::protocol::types::{AclList, Stat};
 
-/// `ephemeral_owner` of a container.
+/// `owner` of a container.
 pub(crate) const CONTAINER_OWNER: i64 = i64::MIN;
-/// High byte of the `ephemeral_owner` of a node with a time to live; the low 40 bits hold it.
+/// High byte of the `owner` of a node with a time to live; the low 40 bits hold it.
 const TTL_OWNER: i64 = 0xff << 56;
 /// Largest time to live, in milliseconds.
 pub(crate) const TTL_MAX_MS: i64 = 0x00ff_ffff_ffff;
@@ -81,7 +81,11 @@ impl Node {
             // followed by a deletion.
             cversion: self.creations.wrapping_mul(2).wrapping_sub(num_children),
             aversion: self.aversion,
-            ephemeral_owner: self.owner,
+            // What marks containers and times to live is the server's own affair.
+            ephemeral_owner: match self.lifetime() {
+                Lifetime::Ephemeral(session) => session,
+                Lifetime::Persistent | Lifetime::Container | Lifetime::TimeToLive(_) => 0,
+            },
             data_length: count(self.data.as_ref().map_or(0, Bytes::len)),
             num_children,
             pzxid: self.pzxid,
@@ -328,7 +332,9 @@ mod tests {
 
     use super::*;
 
-    fn image(tree: &Tree) -> (BTreeMap<String, Node>, BTreeMap<i64, BTreeSet<String>>, BTreeSet<String>) {
+    type Image = (BTreeMap<String, Node>, BTreeMap<i64, BTreeSet<String>>, BTreeSet<String>);
+
+    fn image(tree: &Tree) -> Image {
         let nodes = tree.nodes().map(|(path, node)| (path.to_owned(), node.clone())).collect();
         (nodes, tree.ephemerals.clone(), tree.perishable.clone())
     }

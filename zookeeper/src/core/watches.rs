@@ -1,6 +1,5 @@
-//! Watches: which connection wants to hear about which path. One-shot, persistent and recursive
-//! watches of one connection on one path are independent of each other (as from ZooKeeper 3.9 on;
-//! in 3.8 the last one set replaces the others).
+//! Watches: which connection wants to hear about which path. As in ZooKeeper 3.8, a connection has
+//! one watch per path and table, and the last one set replaces the one before (3.9 keeps them apart).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,17 +13,10 @@ pub(crate) enum WatchMode {
     Recursive,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Modes {
-    one_shot: bool,
-    persistent: bool,
-    recursive: bool,
-}
-
 /// One table; a server has one for data and one for children.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    by_path: HashMap<String, BTreeMap<ConnectionId, Modes>>,
+    by_path: HashMap<String, BTreeMap<ConnectionId, WatchMode>>,
     by_connection: HashMap<ConnectionId, HashSet<String>>,
     /// Number of (path, connection) pairs with a recursive watch; without any, a change need not
     /// look at its path's ancestors.
@@ -33,15 +25,9 @@ pub(crate) struct Watches {
 
 impl Watches {
     pub(crate) fn add(&mut self, path: &str, connection: ConnectionId, mode: WatchMode) {
-        let modes = self.by_path.entry(path.to_owned()).or_default().entry(connection).or_default();
-        match mode {
-            WatchMode::OneShot => modes.one_shot = true,
-            WatchMode::Persistent => modes.persistent = true,
-            WatchMode::Recursive => {
-                self.recursive_count += usize::from(!modes.recursive);
-                modes.recursive = true;
-            }
-        }
+        let previous = self.by_path.entry(path.to_owned()).or_default().insert(connection, mode);
+        self.recursive_count += usize::from(mode == WatchMode::Recursive);
+        self.recursive_count -= usize::from(previous == Some(WatchMode::Recursive));
         self.by_connection.entry(connection).or_default().insert(path.to_owned());
     }
 
@@ -54,24 +40,20 @@ impl Watches {
     }
 
     pub(crate) fn contains(&self, path: &str, connection: ConnectionId) -> bool {
-        self.modes(path, connection).is_some()
+        let mode = |path: &str| self.by_path.get(path)?.get(&connection).copied();
+        mode(path).is_some()
             || (self.recursive_count > 0
-                && path::ancestors(path)
-                    .any(|ancestor| self.modes(ancestor, connection).is_some_and(|modes| modes.recursive)))
+                && path::ancestors(path).any(|ancestor| mode(ancestor) == Some(WatchMode::Recursive)))
     }
 
-    fn modes(&self, path: &str, connection: ConnectionId) -> Option<&Modes> {
-        self.by_path.get(path)?.get(&connection)
-    }
-
-    /// Removes the connection's watches of all modes on `path`; whether there was any.
+    /// Removes the connection's watch on `path`; whether there was one.
     pub(crate) fn remove(&mut self, path: &str, connection: ConnectionId) -> bool {
         let Some(watchers) = self.by_path.get_mut(path) else { return false };
-        let Some(modes) = watchers.remove(&connection) else { return false };
+        let Some(mode) = watchers.remove(&connection) else { return false };
         if watchers.is_empty() {
             self.by_path.remove(path);
         }
-        self.recursive_count -= usize::from(modes.recursive);
+        self.recursive_count -= usize::from(mode == WatchMode::Recursive);
         self.forget(path, connection);
         true
     }
@@ -94,27 +76,25 @@ impl Watches {
     /// The connections to tell about `event` at `path`, each once. One-shot watches are used up.
     pub(crate) fn trigger(&mut self, path: &str, event: EventType) -> BTreeSet<ConnectionId> {
         let mut told = BTreeSet::new();
+        let mut used_up = Vec::new();
         // A recursive watch hears of each node below; a change of children would say it twice.
         let recursive_hears = event != EventType::ChildrenChanged;
-        if let Some(watchers) = self.by_path.get_mut(path) {
-            let mut used_up = Vec::new();
-            for (connection, modes) in watchers.iter_mut() {
-                if modes.one_shot || modes.persistent || (modes.recursive && recursive_hears) {
-                    told.insert(*connection);
-                }
-                modes.one_shot = false;
-                if *modes == Modes::default() {
-                    used_up.push(*connection);
-                }
+        for (connection, mode) in self.by_path.get(path).into_iter().flatten() {
+            if *mode != WatchMode::Recursive || recursive_hears {
+                told.insert(*connection);
             }
-            for connection in used_up {
-                self.remove(path, connection);
+            if *mode == WatchMode::OneShot {
+                used_up.push(*connection);
             }
+        }
+        for connection in used_up {
+            self.remove(path, connection);
         }
         if recursive_hears && self.recursive_count > 0 {
             for ancestor in path::ancestors(path) {
                 let watchers = self.by_path.get(ancestor).into_iter().flatten();
-                told.extend(watchers.filter(|(_, modes)| modes.recursive).map(|(connection, _)| *connection));
+                let recursive = watchers.filter(|(_, mode)| **mode == WatchMode::Recursive);
+                told.extend(recursive.map(|(connection, _)| *connection));
             }
         }
         told
@@ -128,17 +108,20 @@ mod tests {
     const ONE: ConnectionId = ConnectionId(1);
 
     #[test]
-    fn modes_are_independent() {
+    fn the_last_mode_set_is_the_one_that_counts() {
         let mut watches = Watches::default();
-        watches.add("/a", ONE, WatchMode::Recursive);
         watches.add("/a", ONE, WatchMode::OneShot);
-        assert_eq!(watches.trigger("/a", EventType::ChildrenChanged).len(), 1);
+        watches.add("/a", ONE, WatchMode::Recursive);
         assert_eq!(watches.trigger("/a", EventType::ChildrenChanged).len(), 0);
         assert_eq!(watches.trigger("/a", EventType::DataChanged).len(), 1);
         assert_eq!(watches.trigger("/a/b/c", EventType::Created).len(), 1);
         assert_eq!(watches.trigger("/ab", EventType::Created).len(), 0);
         assert!(watches.contains("/a/b", ONE) && watches.remove("/a", ONE) && !watches.remove("/a", ONE));
         assert_eq!(watches.trigger("/a/b/c", EventType::Created).len(), 0);
+        watches.add("/a", ONE, WatchMode::Recursive);
+        watches.add("/a", ONE, WatchMode::OneShot);
+        assert_eq!(watches.trigger("/a", EventType::DataChanged).len(), 1);
+        assert_eq!(watches.trigger("/a", EventType::DataChanged).len(), 0);
         assert_eq!((watches.count(), watches.recursive_count), (0, 0));
     }
 

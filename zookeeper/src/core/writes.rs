@@ -67,7 +67,12 @@ impl Core {
                         undos.extend(self.apply_to_tree(&change, stamp));
                         changes.push(change);
                     }
-                    outcomes.push(self.outcome(planned.answer));
+                    // In a multi, 3.8 never tells the stat of a created node.
+                    let answer = match planned.answer {
+                        Answer::PathAndStat(path) => Answer::Path(path),
+                        answer => answer,
+                    };
+                    outcomes.push(self.outcome(answer));
                 }
                 Err(error) => {
                     while let Some(undo) = undos.pop() {

@@ -140,10 +140,8 @@ pub(crate) enum Request {
     CloseSession,
     /// An operation code that is not of this protocol: answered, then the connection closes.
     Unknown,
-    /// A known operation with a body that is not its own.
+    /// A known operation with a body that is not its own, or an argument that does not exist.
     Malformed,
-    /// A known operation with an argument outside of its range.
-    BadArguments,
 }
 
 impl Envelope {
@@ -194,7 +192,7 @@ impl Request {
                 match reader.i32()? {
                     0 => Self::AddWatch { path, recursive: false },
                     1 => Self::AddWatch { path, recursive: true },
-                    _ => Self::BadArguments,
+                    _ => return Err(Malformed("unknown mode of a watch")),
                 }
             }
             op::WHO_AM_I => Self::WhoAmI,
@@ -211,7 +209,7 @@ fn watcher_request(reader: &mut Reader, build: impl Fn(String, WatcherKind) -> R
         1 => WatcherKind::Children,
         2 => WatcherKind::Data,
         3 => WatcherKind::Any,
-        _ => return Ok(Request::BadArguments),
+        _ => return Err(Malformed("unknown kind of watcher")),
     };
     Ok(build(path, kind))
 }
