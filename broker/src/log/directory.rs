@@ -1,0 +1,426 @@
+//! One log directory: whose it is, whether it was left in order, which partitions it holds, and its checkpoints.
+//!
+//! Opening takes the lock, reads the clean mark and removes it at once, so that a crash while loading is not taken
+//! for a clean stop (LOG-05). Marks and files are Kafka's; see also [`super::Incarnation`] (D1).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use thiserror::Error;
+use tracing::warn;
+
+use super::checkpoint::{TopicPartition, decode_offsets, encode_offsets};
+use super::error::{StorageContext, StorageError};
+use super::files::{read_if_present, remove_if_present, sync_directory, write_atomically};
+use super::load::OpenMode;
+use super::meta_properties::MetaProperties;
+
+const LOCK: &str = ".lock";
+const CLEAN_MARK: &str = ".kafka_cleanshutdown";
+const META_PROPERTIES: &str = "meta.properties";
+
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("log directory {} is in use by another broker process", path.display())]
+    Locked { path: PathBuf },
+    #[error("{} says {key} = {found:?}, but this broker has {expected:?}; this directory belongs to another broker or cluster", path.display())]
+    Foreign { path: PathBuf, key: &'static str, found: String, expected: String },
+    #[error("{} cannot be used: {reason}", path.display())]
+    BadMeta { path: PathBuf, reason: String },
+}
+
+/// A directory found inside a log directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FoundDirectory {
+    Partition {
+        partition: TopicPartition,
+        path: PathBuf,
+    },
+    /// Deletion had begun (`-delete`): remove it.
+    ToDelete {
+        path: PathBuf,
+    },
+    /// Set aside because no topic wanted it (`-stray`): left for the operator.
+    Stray {
+        path: PathBuf,
+    },
+    /// A copy that was to replace a partition on another directory (`-future`); not served.
+    Future {
+        path: PathBuf,
+    },
+}
+
+/// A "topic partition offset" file. Entries stay until they are removed by name: a write never drops a partition
+/// that was not mentioned lately (HW-10).
+#[derive(Debug)]
+pub struct OffsetCheckpoint {
+    path: PathBuf,
+    offsets: BTreeMap<TopicPartition, i64>,
+    changed: bool,
+}
+
+impl OffsetCheckpoint {
+    /// Reads the file; a damaged one is a warning and counts as empty (LOG-06).
+    fn read(path: PathBuf) -> Result<Self, StorageError> {
+        let text = read_if_present(&path)?;
+        let offsets = match text.as_deref().map(decode_offsets) {
+            None => BTreeMap::new(),
+            Some(Ok(offsets)) => offsets,
+            Some(Err(reason)) => {
+                warn!(path = %path.display(), %reason, "checkpoint is damaged; nothing of it is assumed");
+                BTreeMap::new()
+            }
+        };
+        Ok(Self { path, offsets, changed: false })
+    }
+
+    pub fn get(&self, partition: &TopicPartition) -> Option<i64> {
+        self.offsets.get(partition).copied()
+    }
+
+    pub fn set(&mut self, partition: &TopicPartition, offset: i64) {
+        if self.get(partition) != Some(offset) {
+            self.offsets.insert(partition.clone(), offset);
+            self.changed = true;
+        }
+    }
+
+    pub fn remove(&mut self, partition: &TopicPartition) {
+        self.changed |= self.offsets.remove(partition).is_some();
+    }
+
+    /// Replaces the file, durably, if anything changed since the last write.
+    pub fn write(&mut self) -> Result<(), StorageError> {
+        if self.changed || !self.path.exists() {
+            write_atomically(&self.path, encode_offsets(&self.offsets).as_bytes())?;
+            self.changed = false;
+        }
+        Ok(())
+    }
+}
+
+/// The checkpoints of a log directory.
+#[derive(Debug)]
+pub struct Checkpoints {
+    /// `recovery-point-offset-checkpoint`
+    pub recovery_points: OffsetCheckpoint,
+    /// `replication-offset-checkpoint`
+    pub high_watermarks: OffsetCheckpoint,
+    /// `log-start-offset-checkpoint`
+    pub log_starts: OffsetCheckpoint,
+    /// `cleaner-offset-checkpoint`
+    pub cleaner_offsets: OffsetCheckpoint,
+}
+
+impl Checkpoints {
+    fn read(directory: &Path) -> Result<Self, StorageError> {
+        let read = |name: &str| OffsetCheckpoint::read(directory.join(name));
+        Ok(Self {
+            recovery_points: read("recovery-point-offset-checkpoint")?,
+            high_watermarks: read("replication-offset-checkpoint")?,
+            log_starts: read("log-start-offset-checkpoint")?,
+            cleaner_offsets: read("cleaner-offset-checkpoint")?,
+        })
+    }
+
+    /// Forgets a partition that was deleted.
+    pub fn remove(&mut self, partition: &TopicPartition) {
+        for checkpoint in self.all_mut() {
+            checkpoint.remove(partition);
+        }
+    }
+
+    pub fn write(&mut self) -> Result<(), StorageError> {
+        self.all_mut().into_iter().try_for_each(OffsetCheckpoint::write)
+    }
+
+    fn all_mut(&mut self) -> [&mut OffsetCheckpoint; 4] {
+        [
+            &mut self.recovery_points,
+            &mut self.high_watermarks,
+            &mut self.log_starts,
+            &mut self.cleaner_offsets,
+        ]
+    }
+}
+
+/// An open, locked log directory.
+#[derive(Debug)]
+pub struct LogDirectory {
+    path: PathBuf,
+    was_clean: bool,
+    meta: Option<MetaProperties>,
+    pub checkpoints: Checkpoints,
+    /// Held for the life of the value.
+    _lock: File,
+}
+
+impl LogDirectory {
+    /// Creates the directory if needed, locks it, takes the clean mark away, reads `meta.properties` and checkpoints.
+    pub fn open(path: &Path) -> Result<Self, DirectoryError> {
+        fs::create_dir_all(path).storage("create directory", path)?;
+        let lock = lock(path)?;
+        let mark = path.join(CLEAN_MARK);
+        let was_clean = mark.exists();
+        if was_clean {
+            remove_if_present(&mark)?;
+            sync_directory(path)?;
+        }
+        let meta_path = path.join(META_PROPERTIES);
+        let meta = match read_if_present(&meta_path)? {
+            None => None,
+            Some(text) => Some(
+                MetaProperties::decode(&text)
+                    .map_err(|reason| DirectoryError::BadMeta { path: meta_path, reason })?,
+            ),
+        };
+        let checkpoints = Checkpoints::read(path)?;
+        Ok(Self { path: path.to_owned(), was_clean, meta, checkpoints, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The last stop closed every log in here.
+    pub fn was_clean(&self) -> bool {
+        self.was_clean
+    }
+
+    /// The broker id this directory belongs to, if it says so.
+    pub fn broker_id(&self) -> Option<i32> {
+        self.meta.as_ref().and_then(|meta| meta.broker_id)
+    }
+
+    /// The cluster id this directory belongs to, if it says so.
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.meta.as_ref().and_then(|meta| meta.cluster_id.as_deref())
+    }
+
+    /// Checks that the directory belongs to this broker and cluster, and writes down what it did not say yet.
+    pub fn claim(&mut self, broker_id: i32, cluster_id: &str) -> Result<(), DirectoryError> {
+        let path = self.path.join(META_PROPERTIES);
+        let foreign = |key, found: String, expected: String| DirectoryError::Foreign {
+            path: path.clone(),
+            key,
+            found,
+            expected,
+        };
+        if let Some(found) = self.broker_id().filter(|found| *found != broker_id) {
+            return Err(foreign("broker.id", found.to_string(), broker_id.to_string()));
+        }
+        if let Some(found) = self.cluster_id().filter(|found| *found != cluster_id) {
+            return Err(foreign("cluster.id", found.to_owned(), cluster_id.to_owned()));
+        }
+        let wanted = MetaProperties { broker_id: Some(broker_id), cluster_id: Some(cluster_id.to_owned()) };
+        if self.meta.as_ref() != Some(&wanted) {
+            write_atomically(&path, wanted.encode().as_bytes())?;
+            self.meta = Some(wanted);
+        }
+        Ok(())
+    }
+
+    /// Where the log of a partition is or will be.
+    pub fn partition_path(&self, partition: &TopicPartition) -> PathBuf {
+        self.path.join(partition.to_string())
+    }
+
+    /// What is in the directory; names that mean nothing are left out with a warning.
+    pub fn list(&self) -> Result<Vec<FoundDirectory>, StorageError> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path).storage("list", &self.path)? {
+            let entry = entry.storage("list", &self.path)?;
+            if !entry.file_type().storage("look at", &entry.path())?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name();
+            match name.to_str().and_then(|name| classify(name, entry.path())) {
+                Some(directory) => found.push(directory),
+                None => {
+                    warn!(path = %entry.path().display(), "not a partition directory; leaving it alone");
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// How to open the log of a partition, by clean mark and checkpoints.
+    pub fn open_mode(&self, partition: &TopicPartition) -> OpenMode {
+        OpenMode {
+            clean: self.was_clean,
+            recovery_point: self.checkpoints.recovery_points.get(partition).unwrap_or(0),
+            log_start_offset: self.checkpoints.log_starts.get(partition).unwrap_or(0),
+        }
+    }
+
+    /// Marks a clean stop. Only after every log was closed and the checkpoints were written; `broker_epoch` is the
+    /// registration that ends.
+    pub fn mark_clean(&mut self, broker_epoch: i64) -> Result<(), StorageError> {
+        self.checkpoints.write()?;
+        let mark = format!("{{\"version\":0,\"brokerEpoch\":{broker_epoch}}}");
+        write_atomically(&self.path.join(CLEAN_MARK), mark.as_bytes())
+    }
+}
+
+/// Locks against other processes (Kafka uses POSIX record locks) and other openings in this process (BSD locks).
+fn lock(directory: &Path) -> Result<File, DirectoryError> {
+    let path = directory.join(LOCK);
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .storage("open", &path)?;
+    let locked = || DirectoryError::Locked { path: directory.to_owned() };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(locked()),
+        Err(TryLockError::Error(source)) => {
+            return Err(StorageError { action: "lock", path, source }.into());
+        }
+    }
+    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Err(locked()),
+        Err(error) => {
+            let source = io::Error::from(error);
+            Err(StorageError { action: "lock", path, source }.into())
+        }
+    }
+}
+
+fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
+    let set_aside = |suffix: &str| {
+        let (partition, unique) = name.strip_suffix(suffix)?.rsplit_once('.')?;
+        let unique_is_hexadecimal = unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (unique_is_hexadecimal && !partition.is_empty()).then_some(())
+    };
+    if set_aside("-delete").is_some() {
+        return Some(FoundDirectory::ToDelete { path });
+    }
+    if set_aside("-stray").is_some() {
+        return Some(FoundDirectory::Stray { path });
+    }
+    if set_aside("-future").is_some() {
+        return Some(FoundDirectory::Future { path });
+    }
+    Some(FoundDirectory::Partition { partition: parse_partition(name)?, path })
+}
+
+/// `topic-partition`, with a legal topic name.
+pub fn parse_partition(name: &str) -> Option<TopicPartition> {
+    let (topic, partition) = name.rsplit_once('-')?;
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let digits = !partition.is_empty() && partition.bytes().all(|byte| byte.is_ascii_digit());
+    if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(legal) || !digits {
+        return None;
+    }
+    Some(TopicPartition::new(topic, partition.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> LogDirectory {
+        LogDirectory::open(path).unwrap()
+    }
+
+    #[test]
+    fn names() {
+        let unique = "0123456789abcdef0123456789abcdef";
+        let path = PathBuf::new();
+        let partition = |topic: &str, number| FoundDirectory::Partition {
+            partition: TopicPartition::new(topic, number),
+            path: path.clone(),
+        };
+        let rows = [
+            ("t-0".to_owned(), Some(partition("t", 0))),
+            ("a-b.c_d-12".to_owned(), Some(partition("a-b.c_d", 12))),
+            (format!("t-0.{unique}-delete"), Some(FoundDirectory::ToDelete { path: path.clone() })),
+            (format!("t-0.{unique}-stray"), Some(FoundDirectory::Stray { path: path.clone() })),
+            (format!("t-0.{unique}-future"), Some(FoundDirectory::Future { path: path.clone() })),
+            ("t-0.123-delete".to_owned(), None),
+            ("t".to_owned(), None),
+            ("-1".to_owned(), None),
+            ("t-".to_owned(), None),
+            ("t-x1".to_owned(), None),
+            ("t-99999999999".to_owned(), None),
+            ("lost+found".to_owned(), None),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(classify(&name, path.clone()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn one_owner_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = open(directory.path());
+        assert!(matches!(LogDirectory::open(directory.path()), Err(DirectoryError::Locked { .. })));
+        drop(held);
+        open(directory.path());
+    }
+
+    #[test]
+    fn clean_mark_is_gone_as_soon_as_it_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = open(directory.path());
+        assert!(!first.was_clean());
+        first.mark_clean(7).unwrap();
+        drop(first);
+        assert!(open(directory.path()).was_clean());
+        assert!(!open(directory.path()).was_clean(), "the start in between did not stop cleanly (LOG-05)");
+    }
+
+    #[test]
+    fn belongs_to_one_broker_of_one_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        open(directory.path()).claim(3, "cluster").unwrap();
+        let mut again = open(directory.path());
+        assert_eq!((again.broker_id(), again.cluster_id()), (Some(3), Some("cluster")));
+        again.claim(3, "cluster").unwrap();
+        for (broker_id, cluster_id) in [(4, "cluster"), (3, "other")] {
+            let error = again.claim(broker_id, cluster_id).unwrap_err();
+            assert!(matches!(error, DirectoryError::Foreign { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn checkpoints_keep_partitions_nobody_mentions() {
+        let directory = tempfile::tempdir().unwrap();
+        let (a, b) = (TopicPartition::new("a", 0), TopicPartition::new("b", 1));
+        let mut log_directory = open(directory.path());
+        log_directory.checkpoints.high_watermarks.set(&a, 10);
+        log_directory.checkpoints.recovery_points.set(&a, 5);
+        log_directory.checkpoints.write().unwrap();
+        drop(log_directory);
+        let mut log_directory = open(directory.path());
+        log_directory.checkpoints.high_watermarks.set(&b, 20);
+        log_directory.checkpoints.write().unwrap();
+        drop(log_directory);
+        let mut log_directory = open(directory.path());
+        assert_eq!(log_directory.checkpoints.high_watermarks.get(&a), Some(10), "HW-10");
+        assert_eq!(log_directory.checkpoints.high_watermarks.get(&b), Some(20));
+        assert_eq!(log_directory.open_mode(&a).recovery_point, 5);
+        log_directory.checkpoints.remove(&a);
+        log_directory.checkpoints.write().unwrap();
+        let text = fs::read_to_string(directory.path().join("replication-offset-checkpoint")).unwrap();
+        assert_eq!(text, "0\n1\nb 1 20\n");
+    }
+
+    #[test]
+    fn damaged_checkpoint_counts_as_empty() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("replication-offset-checkpoint"), "0\n5\nhalf").unwrap();
+        let log_directory = open(directory.path());
+        assert_eq!(log_directory.checkpoints.high_watermarks.get(&TopicPartition::new("half", 0)), None);
+    }
+}
