@@ -153,7 +153,11 @@ impl Follower {
         // Kept until their successors are set: the last watcher of a path takes the watch away from the server.
         let mut previous: Option<Events> = None;
         while let Ok((client, generation)) = self.zookeeper.connected_client(dead_generation).await {
-            match self.arm(&client).await {
+            let armed = tokio::select! {
+                armed = self.arm(&client) => armed,
+                () = self.zookeeper.inner.closing.cancelled() => break,
+            };
+            match armed {
                 Ok(mut events) => {
                     drop(previous.take());
                     self.shared.armed();

@@ -249,6 +249,12 @@ async fn commit(client: Client, ops: &[Op]) -> Result<Answer, MultiError> {
 /// Adds the operation, and says how many it has become.
 fn add(writer: &mut zk::MultiWriter<'_>, op: &Op) -> Result<usize, zk::Error> {
     let anyone = Acls::anyone_all();
+    if let Op::CheckVersion { version: ..0, .. }
+    | Op::SetData { version: Some(..0), .. }
+    | Op::Delete { version: Some(..0), .. } = op
+    {
+        return Err(zk::Error::BadArguments(&"a negative version would mean any version"));
+    }
     match op {
         Op::CheckExists { path } => writer.add_check_version(path, -1)?,
         Op::CheckVersion { path, version } => writer.add_check_version(path, *version)?,

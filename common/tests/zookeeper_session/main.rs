@@ -1,4 +1,4 @@
-//! The session wrapper against a real ZooKeeper.
+//! The session wrapper against the in-process server and a real ZooKeeper.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -10,7 +10,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use proxy::Proxy;
-use server::RealZooKeeper;
+use server::TestServer;
 use zurau_common::id::BrokerId;
 use zurau_common::zk::op::{Lifetime, MultiError, Op, OpFailure, OpResult};
 use zurau_common::zk::read::ReadError;
@@ -19,6 +19,41 @@ use zurau_common::zk::watch::TreeEvent;
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs each scenario against both servers.
+macro_rules! scenarios {
+    ($($name:ident),+ $(,)?) => {
+        mod in_process {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(super::TestServer::in_process().await).await;
+                }
+            )+
+        }
+
+        mod apache {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    if let Some(server) = super::TestServer::apache().await {
+                        super::$name(server).await;
+                    }
+                }
+            )+
+        }
+    };
+}
+
+scenarios!(
+    no_change_is_missed_through_cut_connections,
+    a_multi_answers_each_operation_of_the_caller,
+    the_chroot_and_the_parents_are_created,
+    a_lost_answer_is_unknown_and_the_znode_tells,
+    what_was_never_sent_is_refused_and_only_the_server_ends_a_session,
+    a_session_that_the_client_gave_up_is_attached_again,
+    many_reads_and_writes_keep_their_order,
+);
 
 /// Waits until the condition holds.
 async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
@@ -54,9 +89,7 @@ fn absent(path: &str) -> Op {
     Op::CheckAbsent { path: path.to_owned() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_multi_answers_each_operation_of_the_caller() {
-    let Some(server) = RealZooKeeper::start().await else { return };
+async fn a_multi_answers_each_operation_of_the_caller(server: TestServer) {
     let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     let ops = [
         create("/a", "1", Lifetime::Persistent),
@@ -99,9 +132,7 @@ async fn a_multi_answers_each_operation_of_the_caller() {
     assert_eq!(zookeeper.multi(&[absent("/x")]).await, Err(MultiError::SessionEnded));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_chroot_and_the_parents_are_created() {
-    let Some(server) = RealZooKeeper::start().await else { return };
+async fn the_chroot_and_the_parents_are_created(server: TestServer) {
     let outer = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     let inner = connect(format!("127.0.0.1:{}/zurau/one", server.port), Duration::from_secs(10)).await;
     inner.ensure_parents().await.unwrap();
@@ -125,9 +156,7 @@ async fn the_chroot_and_the_parents_are_created() {
     assert!(!outer.exists("/zurau/one/controller").await.unwrap(), "close ends the session at once");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_is_unknown_and_the_znode_tells() {
-    let Some(server) = RealZooKeeper::start().await else { return };
+async fn a_lost_answer_is_unknown_and_the_znode_tells(server: TestServer) {
     let proxy = Proxy::to(server.port).await;
     let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(10)).await;
@@ -144,9 +173,7 @@ async fn a_lost_answer_is_unknown_and_the_znode_tells() {
     assert_eq!(node.ephemeral_owner, zookeeper.session_id());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_never_sent_is_refused_and_only_the_server_ends_a_session() {
-    let Some(server) = RealZooKeeper::start().await else { return };
+async fn what_was_never_sent_is_refused_and_only_the_server_ends_a_session(server: TestServer) {
     let proxy = Proxy::to(server.port).await;
     let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(1)).await;
@@ -168,9 +195,7 @@ async fn what_was_never_sent_is_refused_and_only_the_server_ends_a_session() {
     assert!(!zookeeper.lease().is_held());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_the_client_gave_up_is_attached_again() {
-    let Some(mut server) = RealZooKeeper::start().await else { return };
+async fn a_session_that_the_client_gave_up_is_attached_again(mut server: TestServer) {
     let zookeeper = connect(format!("127.0.0.1:{}/c", server.port), Duration::from_secs(4)).await;
     zookeeper.ensure_parents().await.unwrap();
     zookeeper.multi(&[create("/leases/1", "", Lifetime::Ephemeral)]).await.unwrap();
@@ -181,7 +206,7 @@ async fn a_session_that_the_client_gave_up_is_attached_again() {
     assert_eq!(watch.next().await, Some(TreeEvent::Reset));
     assert!(watch.is_current());
 
-    server.kill();
+    server.stop().await;
     // Each waits for one session timeout; the client gives up after 1.4 of them.
     for _ in 0..2 {
         let refused = zookeeper.multi(&[set("/brokers", "x", None)]).await;
@@ -205,10 +230,8 @@ async fn a_session_that_the_client_gave_up_is_attached_again() {
 }
 
 /// Scenario L1: memory that follows the tree through cut connections ends up equal to the tree.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_change_is_missed_through_cut_connections() {
+async fn no_change_is_missed_through_cut_connections(server: TestServer) {
     const KEYS: u32 = 12;
-    let Some(server) = RealZooKeeper::start().await else { return };
     let proxy = Proxy::to(server.port).await;
     let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(10)).await;
@@ -273,9 +296,7 @@ async fn no_change_is_missed_through_cut_connections() {
     assert_eq!(memory, tree);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_reads_and_writes_keep_their_order() {
-    let Some(server) = RealZooKeeper::start().await else { return };
+async fn many_reads_and_writes_keep_their_order(server: TestServer) {
     let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
     zookeeper.create_if_absent("/m", b"").await.unwrap();
     for taken in [3, 300, 599] {
@@ -313,4 +334,6 @@ async fn many_reads_and_writes_keep_their_order() {
     assert_eq!((&children[0], children[1].as_ref().map(Vec::len)), (&None, Some(600)));
     let too_large = zookeeper.multi(&[set("/m", &"x".repeat(2_000_000), None)]).await;
     assert!(matches!(too_large, Err(MultiError::Refused(_))));
+    let any_version = zookeeper.multi(&[set("/m", "x", Some(-1))]).await;
+    assert!(matches!(any_version, Err(MultiError::Refused(_))), "F12");
 }

@@ -1,27 +1,41 @@
-//! A real ZooKeeper of the machine's package, on a free port and in its own directory. It can be killed and started
-//! again on the same port with the same data.
+//! The servers that every scenario runs against: the in-process one, and a real ZooKeeper of the machine's package.
+//! Each has its own directory and port, and can be stopped and started again with the same data.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use zurau_zookeeper::{Server, ServerConfig};
 
 const CLASS_PATH: &str = "/usr/share/java/*";
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 /// The shortest session that such a server grants is twice this.
 const TICK_MILLIS: u32 = 250;
 
-pub(crate) struct RealZooKeeper {
+pub(crate) struct TestServer {
     directory: TempDir,
     pub(crate) port: u16,
-    process: Option<Child>,
+    running: Running,
 }
 
-impl RealZooKeeper {
+enum Running {
+    Process(Child),
+    InProcess(Server),
+    Nothing { in_process: bool },
+}
+
+impl TestServer {
+    pub(crate) async fn in_process() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut server = Self { directory, port: 0, running: Running::Nothing { in_process: true } };
+        server.run().await;
+        server
+    }
+
     /// `None`, with a loud line, where the machine has no ZooKeeper.
-    pub(crate) async fn start() -> Option<Self> {
+    pub(crate) async fn apache() -> Option<Self> {
         let java = Command::new("java").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if java.is_err() || !Path::new(JAR).exists() {
             eprintln!("SKIP: this test needs java and {JAR} (package zookeeper); nothing was tested");
@@ -36,27 +50,15 @@ impl RealZooKeeper {
             data.display()
         );
         std::fs::write(directory.path().join("zoo.cfg"), config).unwrap();
-        let mut server = Self { directory, port, process: None };
+        let mut server = Self { directory, port, running: Running::Nothing { in_process: false } };
         server.run().await;
         Some(server)
     }
 
-    /// Starts the process and waits until it answers.
+    /// Starts the server, after `stop` with the data it had, and waits until it answers.
     pub(crate) async fn run(&mut self) {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.directory.path().join("log"))
-            .unwrap();
-        let process = Command::new("java")
-            .args(["-Xmx128m", "-Dzookeeper.jmx.log4j.disable=true", "-cp", CLASS_PATH])
-            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
-            .arg(self.directory.path().join("zoo.cfg"))
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.process = Some(process);
+        let Running::Nothing { in_process } = self.running else { panic!("the server runs already") };
+        self.running = if in_process { self.run_in_process().await } else { Running::Process(self.spawn()) };
         let deadline = Instant::now() + Duration::from_secs(60);
         while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
             assert!(Instant::now() < deadline, "ZooKeeper does not answer; see its log: {}", self.log());
@@ -64,11 +66,40 @@ impl RealZooKeeper {
         }
     }
 
-    /// Kills the process: sessions live on in the data directory.
-    pub(crate) fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
+    async fn run_in_process(&mut self) -> Running {
+        let tick_time = Duration::from_millis(TICK_MILLIS.into());
+        let config = ServerConfig {
+            listen: SocketAddr::from(([127, 0, 0, 1], self.port)),
+            data_dir: Some(self.directory.path().join("data")),
+            tick_time,
+            min_session_timeout: tick_time * 2,
+            max_session_timeout: tick_time * 200,
+        };
+        let server = Server::start(config).await.unwrap();
+        self.port = server.local_addr().port();
+        Running::InProcess(server)
+    }
+
+    fn spawn(&self) -> Child {
+        let log = self.directory.path().join("log");
+        let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+        Command::new("java")
+            .args(["-Xmx128m", "-Dzookeeper.jmx.log4j.disable=true", "-cp", CLASS_PATH])
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(self.directory.path().join("zoo.cfg"))
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    /// Stops the server: its sessions live on in the data directory.
+    pub(crate) async fn stop(&mut self) {
+        let in_process = matches!(self.running, Running::InProcess(_));
+        match std::mem::replace(&mut self.running, Running::Nothing { in_process }) {
+            Running::InProcess(server) => server.shutdown().await.unwrap(),
+            Running::Process(process) => kill(process),
+            Running::Nothing { .. } => {}
         }
     }
 
@@ -77,8 +108,17 @@ impl RealZooKeeper {
     }
 }
 
-impl Drop for RealZooKeeper {
+impl Drop for TestServer {
     fn drop(&mut self) {
-        self.kill();
+        if let Running::Process(process) =
+            std::mem::replace(&mut self.running, Running::Nothing { in_process: false })
+        {
+            kill(process);
+        }
     }
+}
+
+fn kill(mut process: Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
