@@ -1,9 +1,24 @@
 //! What every process does at its start and its end: logging to stderr, and waiting for the signal to stop.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// Exit code of a process whose configuration is wrong; nothing was touched then.
+pub const EXIT_CODE_CONFIGURATION: u8 = 2;
+
+/// What every server takes on its command line. Order of precedence: default < file < environment < `--override`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServerArguments {
+    /// The properties file; Kafka's keys where Kafka has them.
+    #[arg(long, value_name = "server.properties")]
+    pub config: Option<PathBuf>,
+    /// One more setting, stronger than file and environment; may be given several times.
+    #[arg(long = "override", value_name = "key=value")]
+    pub overrides: Vec<String>,
+}
 
 /// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, `info` and above. A second call changes
 /// nothing, so that several servers may run in one process.
