@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::core::four_letter::FourLetterWord;
 use crate::core::{ConnectionId, Hello, Input};
@@ -20,16 +21,22 @@ use crate::server::Command;
 const FRAME_BYTES_MAX: usize = 0xf_ffff;
 /// What may wait for a client that does not read; more closes the connection.
 const UNSENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Many small requests arrive in one read.
+const READ_BUFFER_BYTES: usize = 16 * 1024;
 /// How long a connection may take to introduce itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last bytes of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+type Incoming = BufReader<OwnedReadHalf>;
 
 /// Where the owner puts what a connection shall send.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     frames: mpsc::UnboundedSender<Bytes>,
     unsent_bytes: Arc<AtomicUsize>,
+    /// Tells the connection that nothing more will come.
+    _closing: DropGuard,
 }
 
 impl Outbox {
@@ -51,7 +58,8 @@ pub(crate) async fn serve(
 ) {
     // Small replies must not wait for each other; a socket that cannot do it still works.
     let _ = stream.set_nodelay(true);
-    let (mut reader, writer) = stream.into_split();
+    let (reader, writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let hello = tokio::time::timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await;
     let request = match hello {
         Ok(Some(Opening::Hello(request))) => request,
@@ -60,12 +68,14 @@ pub(crate) async fn serve(
     };
     let (frames, outbound) = mpsc::unbounded_channel();
     let unsent_bytes = Arc::new(AtomicUsize::new(0));
-    let outbox = Outbox { frames, unsent_bytes: Arc::clone(&unsent_bytes) };
+    let closing = CancellationToken::new();
+    let outbox =
+        Outbox { frames, unsent_bytes: Arc::clone(&unsent_bytes), _closing: closing.clone().drop_guard() };
     let entropy = *uuid::Uuid::new_v4().as_bytes();
     let hello = Hello { request, address: address.ip(), entropy };
     let introduced = async {
         commands.send(Command::Opened(id, outbox)).await.ok()?;
-        commands.send(Command::Input(Input::Connect(id, hello))).await.ok()
+        commands.send(Command::Input(Input::Connect(id, hello), Instant::now())).await.ok()
     };
     if introduced.await.is_none() {
         return;
@@ -73,9 +83,11 @@ pub(crate) async fn serve(
     tokio::select! {
         () = receive(reader, id, &commands) => {}
         () = transmit(writer, outbound, &unsent_bytes) => {}
+        // Whoever does not read must not keep a closed connection open.
+        () = async { closing.cancelled().await; tokio::time::sleep(CLOSE_TIMEOUT).await } => {}
     }
     // When this fails the owner is gone, and with it everything there is to tell.
-    let _ = commands.send(Command::Input(Input::Disconnected(id))).await;
+    let _ = commands.send(Command::Input(Input::Disconnected(id), Instant::now())).await;
 }
 
 enum Opening {
@@ -83,7 +95,7 @@ enum Opening {
     Word(FourLetterWord),
 }
 
-async fn read_hello(reader: &mut OwnedReadHalf) -> Option<Opening> {
+async fn read_hello(reader: &mut Incoming) -> Option<Opening> {
     let mut prefix = [0; 4];
     reader.read_exact(&mut prefix).await.ok()?;
     if let Some(word) = FourLetterWord::parse(prefix) {
@@ -94,7 +106,7 @@ async fn read_hello(reader: &mut OwnedReadHalf) -> Option<Opening> {
 }
 
 /// The frame of the announced length; `None` for an illegal length or a connection that ends.
-async fn read_body(reader: &mut OwnedReadHalf, prefix: [u8; 4]) -> Option<Bytes> {
+async fn read_body(reader: &mut Incoming, prefix: [u8; 4]) -> Option<Bytes> {
     let length =
         usize::try_from(i32::from_be_bytes(prefix)).ok().filter(|length| *length <= FRAME_BYTES_MAX)?;
     let mut body = BytesMut::new();
@@ -108,14 +120,14 @@ async fn read_body(reader: &mut OwnedReadHalf, prefix: [u8; 4]) -> Option<Bytes>
     Some(body.freeze())
 }
 
-async fn receive(mut reader: OwnedReadHalf, id: ConnectionId, commands: &mpsc::Sender<Command>) {
+async fn receive(mut reader: Incoming, id: ConnectionId, commands: &mpsc::Sender<Command>) {
     loop {
         let mut prefix = [0; 4];
         if reader.read_exact(&mut prefix).await.is_err() {
             return;
         }
         let Some(frame) = read_body(&mut reader, prefix).await else { return };
-        if commands.send(Command::Input(Input::Frame(id, frame))).await.is_err() {
+        if commands.send(Command::Input(Input::Frame(id, frame), Instant::now())).await.is_err() {
             return;
         }
     }

@@ -49,6 +49,7 @@ async fn main() -> anyhow::Result<()> {
     tokio::select! {
         result = tokio::signal::ctrl_c() => result?,
         _ = terminate.recv() => {}
+        () = server.stopped() => {}
     }
     server.shutdown().await
 }

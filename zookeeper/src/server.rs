@@ -59,7 +59,8 @@ impl Default for ServerConfig {
 pub(crate) enum Command {
     /// A connection came; its answers go to the outbox.
     Opened(ConnectionId, Outbox),
-    Input(Input),
+    /// With the time when it arrived.
+    Input(Input, Instant),
     Ask(FourLetterWord, oneshot::Sender<String>),
 }
 
@@ -136,6 +137,11 @@ impl Server {
         self.stop.cancel();
         self.acceptor.await.context("the accepting task failed")?;
         self.owner.await.context("the task that owns the state failed")?
+    }
+
+    /// Returns when the server has stopped by itself, because the disk refused a write.
+    pub async fn stopped(&self) {
+        self.stop.cancelled().await;
     }
 
     /// For tests: closes every connection as a network failure would. Sessions live on.
@@ -220,9 +226,13 @@ impl Clock {
     fn now(self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now {
-            monotonic_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            monotonic_ms: self.milliseconds_at(Instant::now()),
             unix_ms: i64::try_from(unix.as_millis()).unwrap_or(i64::MAX),
         }
+    }
+
+    fn milliseconds_at(self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn instant(self, monotonic_ms: u64) -> tokio::time::Instant {
@@ -253,7 +263,7 @@ impl Owner {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                Some(input) = hooks.recv() => batch.push(Command::Input(input)),
+                Some(input) = hooks.recv() => batch.push(Command::Input(input, Instant::now())),
                 received = commands.recv_many(&mut batch, QUEUE_LENGTH) => {
                     if received == 0 {
                         return Ok(());
@@ -261,7 +271,8 @@ impl Owner {
                 }
                 () = tokio::time::sleep_until(wake) => {}
             }
-            if let Err(error) = self.turn(&mut batch).await {
+            let backlog = !commands.is_empty();
+            if let Err(error) = self.turn(&mut batch, backlog).await {
                 // An answer must not leave before it is durable: nothing can be answered any more.
                 tracing::error!(%error, "the in-process ZooKeeper server stops");
                 stop.cancel();
@@ -270,8 +281,11 @@ impl Owner {
         }
     }
 
-    async fn turn(&mut self, batch: &mut Vec<Command>) -> anyhow::Result<()> {
+    async fn turn(&mut self, batch: &mut Vec<Command>, backlog: bool) -> anyhow::Result<()> {
         let now = self.clock.now();
+        // A request that arrived in time must not find its session expired because this task was
+        // slow. What still waits arrived after the last command of this batch.
+        let mut settled = now;
         let mut effects = Effects::default();
         let mut answers = Vec::new();
         for command in batch.drain(..) {
@@ -279,7 +293,10 @@ impl Owner {
                 Command::Opened(connection, outbox) => {
                     self.outboxes.insert(connection, outbox);
                 }
-                Command::Input(input) => {
+                Command::Input(input, arrived) => {
+                    if backlog {
+                        settled.monotonic_ms = self.clock.milliseconds_at(arrived);
+                    }
                     if let Input::Disconnected(connection) = input {
                         self.outboxes.remove(&connection);
                     }
@@ -288,8 +305,7 @@ impl Owner {
                 Command::Ask(word, answer) => answers.push((word, answer)),
             }
         }
-        // After the batch: a request that had arrived in time must not find its session expired.
-        self.core.tick(now, &mut effects);
+        self.core.tick(settled, &mut effects);
         self.persist(&effects).await?;
         for output in effects.outputs {
             self.deliver(output);
