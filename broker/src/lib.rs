@@ -6,3 +6,12 @@ pub mod log;
 mod replica;
 
 mod waiters;
+
+mod context;
+mod handlers;
+mod metadata;
+mod placement;
+mod producer_ids;
+mod topic_configs;
+mod topic_creation;
+mod topic_plan;

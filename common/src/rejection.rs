@@ -127,6 +127,8 @@ rejections! {
     FetchSessionTopicIdError = 106, "the fetch session mixes topic ids and names";
     IneligibleReplica = 107, "the replica is not eligible to join the ISR";
     NewLeaderElected = 108, "a new leader was elected meanwhile";
+    MismatchedEndpointType = 114, "the request asks for another kind of endpoint than this one";
+    UnsupportedEndpointType = 115, "the endpoint type is unknown";
     UnknownSubscriptionId = 117, "the subscription id is unknown";
     TransactionAbortable = 120, "the transaction must be aborted";
 }

@@ -1,0 +1,77 @@
+//! ApiVersions (18), versions 0-4: which APIs and versions this broker serves. The first request of most clients.
+//!
+//! - The response header has no tagged fields in any version (KIP-511).
+//! - v0 has no throttle time; v3 adds the client's software name and version, which must be plain words.
+//! - A version above 4 is answered in the body of v0 with error 35 and the ranges, so that the client can step down.
+
+use kafka_protocol::messages::api_versions_response::ApiVersion;
+use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
+use zurau_common::rejection::Rejection;
+
+use super::{APIS, Call, Starting};
+
+pub(super) fn start(call: Call) -> Starting {
+    call.now(|call, request: ApiVersionsRequest| answer(&request, call.version()))
+}
+
+fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsResponse {
+    let named = is_word(&request.client_software_name) && is_word(&request.client_software_version);
+    if 3 <= version && !named {
+        return ApiVersionsResponse::default().with_error_code(Rejection::InvalidRequest.code());
+    }
+    let response = ApiVersionsResponse::default().with_api_keys(ranges());
+    if 3 <= version { response.with_finalized_features_epoch(0) } else { response }
+}
+
+/// The answer to a version that is not served, to be written in the format of v0.
+pub(super) fn step_down() -> ApiVersionsResponse {
+    ApiVersionsResponse::default()
+        .with_error_code(Rejection::UnsupportedVersion.code())
+        .with_api_keys(ranges())
+}
+
+fn ranges() -> Vec<ApiVersion> {
+    let ranges = APIS.iter().map(|api| {
+        ApiVersion::default()
+            .with_api_key(api.key as i16)
+            .with_min_version(api.version_min)
+            .with_max_version(api.version_max)
+    });
+    ranges.collect()
+}
+
+/// KIP-511: letters and digits, with dots and dashes inside.
+fn is_word(text: &str) -> bool {
+    let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    end(text.chars().next())
+        && end(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handlers::tests::assert_every_version_encodes;
+
+    fn named(name: &'static str) -> ApiVersionsRequest {
+        ApiVersionsRequest::default()
+            .with_client_software_name(name.into())
+            .with_client_software_version("1.2.3-rc1".into())
+    }
+
+    #[test]
+    fn every_served_api_is_listed_in_every_version() {
+        assert_every_version_encodes::<ApiVersionsRequest>(|version| answer(&named("client"), version));
+        let listed = answer(&ApiVersionsRequest::default(), 0).api_keys;
+        assert_eq!(listed.len(), APIS.len());
+        assert_eq!(listed, step_down().api_keys);
+    }
+
+    #[test]
+    fn client_names_are_plain_words() {
+        for (name, code) in [("librdkafka", 0), ("a.b-c", 0), ("", 42), ("-a", 42), ("a b", 42), ("ä", 42)] {
+            assert_eq!(answer(&named(name), 3).error_code, code, "{name}");
+        }
+        assert_eq!(answer(&named(""), 2).error_code, 0);
+    }
+}

@@ -1,0 +1,208 @@
+//! The APIs that this broker serves: one table, one file per API. ApiVersions is derived from the table, so it cannot
+//! promise what is not served. Versions are those that the wire crate carries up to Kafka 3.9's, without the ones that
+//! only carry the record formats v0 and v1 (D7).
+
+mod api_versions;
+mod create_partitions;
+mod create_topics;
+mod delete_topics;
+mod describe_cluster;
+mod find_coordinator;
+mod init_producer_id;
+mod list_groups;
+mod metadata;
+mod unsupported;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kafka_protocol::messages::ApiKey;
+use kafka_protocol::protocol::{Decodable, Encodable, Request};
+use tokio::time::Instant;
+use tracing::error;
+use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
+use zurau_common::wire::server::{Answer, Connection, Frame, RequestHandler};
+
+use crate::context::BrokerContext;
+
+/// One served API.
+pub(crate) struct Api {
+    pub(crate) key: ApiKey,
+    pub(crate) version_min: i16,
+    pub(crate) version_max: i16,
+    start: fn(Call) -> Starting,
+}
+
+/// What a handler returns: the answer, or a future that comes to it while the next request waits.
+pub(crate) type Starting = BoxFuture<'static, Answer>;
+
+/// All served APIs by ascending key.
+pub(crate) const APIS: &[Api] = &[
+    api(ApiKey::Metadata, 0, 12, metadata::start),
+    api(ApiKey::FindCoordinator, 0, 6, find_coordinator::start),
+    api(ApiKey::ListGroups, 0, 5, list_groups::start),
+    api(ApiKey::ApiVersions, 0, 4, api_versions::start),
+    api(ApiKey::CreateTopics, 0, 7, create_topics::start),
+    api(ApiKey::DeleteTopics, 0, 6, delete_topics::start),
+    api(ApiKey::InitProducerId, 0, 5, init_producer_id::start),
+    api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
+    api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
+];
+
+const fn api(key: ApiKey, version_min: i16, version_max: i16, start: fn(Call) -> Starting) -> Api {
+    Api { key, version_min, version_max, start }
+}
+
+fn find(api_key: i16) -> Option<&'static Api> {
+    APIS.iter().find(|api| api.key as i16 == api_key)
+}
+
+/// Starts the requests of clients, brokers and the controller alike.
+pub(crate) struct Handlers {
+    context: Arc<BrokerContext>,
+}
+
+impl Handlers {
+    pub(crate) fn new(context: Arc<BrokerContext>) -> Self {
+        Self { context }
+    }
+}
+
+impl RequestHandler for Handlers {
+    fn start<'a>(&'a self, connection: &'a Connection, frame: RequestFrame) -> BoxFuture<'a, Answer> {
+        let call = Call { context: Arc::clone(&self.context), connection: connection.clone(), frame };
+        match find(call.frame.api_key) {
+            Some(api) if (api.version_min..=api.version_max).contains(&call.frame.api_version) => {
+                (api.start)(call)
+            }
+            _ => unsupported::start(call),
+        }
+    }
+}
+
+/// When a request that gives itself so many milliseconds is over; `None` if it gives itself none.
+fn deadline_after(timeout_ms: i32) -> Option<Instant> {
+    let timeout = u64::try_from(timeout_ms).ok().filter(|millis| 0 < *millis)?;
+    Some(Instant::now() + Duration::from_millis(timeout))
+}
+
+/// One request and what is needed to answer it.
+pub(crate) struct Call {
+    pub(crate) context: Arc<BrokerContext>,
+    pub(crate) connection: Connection,
+    pub(crate) frame: RequestFrame,
+}
+
+impl Call {
+    pub(crate) fn version(&self) -> i16 {
+        self.frame.api_version
+    }
+
+    /// Decodes the body; what cannot be decoded closes the connection, as there is nothing to answer.
+    pub(crate) fn decode<T: Decodable>(&self) -> Result<T, Answer> {
+        decode_request_body(&self.frame).map_err(|error| Answer::Close(error.to_string()))
+    }
+
+    /// How the answer will be framed; small, so that a later answer need not keep the request.
+    pub(crate) fn reply(&self) -> Reply {
+        Reply {
+            api_key: self.frame.api_key,
+            api_version: self.frame.api_version,
+            correlation_id: self.frame.correlation_id,
+        }
+    }
+
+    /// Answers at once.
+    pub(crate) fn now<R: Request>(self, answer: impl FnOnce(&Self, R) -> R::Response) -> Starting {
+        let answer = match self.decode::<R>() {
+            Ok(request) => self.reply().now(&answer(&self, request)),
+            Err(refused) => refused,
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    /// Answers when the future is done; the next request of the connection starts meanwhile.
+    pub(crate) fn later<R, F>(self, answer: impl FnOnce(Self, R) -> F) -> Starting
+    where
+        R: Request,
+        F: Future<Output = R::Response> + Send + 'static,
+    {
+        let answer = match self.decode::<R>() {
+            Ok(request) => {
+                let reply = self.reply();
+                let closer = self.connection.closer.clone();
+                let coming = answer(self, request);
+                Answer::Later(Box::pin(async move {
+                    let frame = reply.frame(&coming.await);
+                    if frame.is_none() {
+                        closer.cancel();
+                    }
+                    frame
+                }))
+            }
+            Err(refused) => refused,
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// What an answer repeats of its request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reply {
+    pub(crate) api_key: i16,
+    pub(crate) api_version: i16,
+    pub(crate) correlation_id: i32,
+}
+
+impl Reply {
+    /// The framed answer; `None` if a field holds what the version cannot carry. That is our bug: it is logged, and
+    /// the caller closes the connection rather than leave the client waiting.
+    pub(crate) fn frame(self, response: &impl Encodable) -> Option<Frame> {
+        match encode_response(self.api_key, self.api_version, self.correlation_id, response) {
+            Ok(frame) => Some(frame.into()),
+            Err(error) => {
+                error!(%error, "an answer cannot be encoded (a bug); closing the connection");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn now(self, response: &impl Encodable) -> Answer {
+        self.frame(response).map_or_else(
+            || Answer::Close(format!("the answer to API {} cannot be encoded", self.api_key)),
+            Answer::Now,
+        )
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+
+    /// Encodes the response in every version of its API and checks that a client decodes what the broker meant.
+    pub(crate) fn assert_every_version_encodes<R: Request>(response: impl Fn(i16) -> R::Response) {
+        let api = find(R::KEY).expect("the API is in the table");
+        for version in api.version_min..=api.version_max {
+            let mut bytes = BytesMut::new();
+            response(version)
+                .encode(&mut bytes, version)
+                .unwrap_or_else(|error| panic!("{:?} v{version}: {error}", api.key));
+            let mut bytes = bytes.freeze();
+            R::Response::decode(&mut bytes, version).unwrap();
+            assert!(bytes.is_empty(), "{:?} v{version}", api.key);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_within_what_the_wire_crate_carries() {
+        assert!(APIS.windows(2).all(|pair| (pair[0].key as i16) < pair[1].key as i16));
+        for api in APIS {
+            let carried = api.key.valid_versions();
+            assert!(carried.min <= api.version_min && api.version_max <= carried.max, "{:?}", api.key);
+        }
+    }
+}
