@@ -1,1 +1,51 @@
-//! x
+//! Runs Zürau's real binaries against a real or an in-process ZooKeeper and looks at them from outside: with Kafka
+//! clients, with a raw connection, with a ZooKeeper client, with signals. Everything blocks; a test is a plain
+//! function that reads from top to bottom.
+
+pub mod clients;
+pub mod cluster;
+pub mod directory;
+pub mod history;
+pub mod input;
+pub mod kafka;
+pub mod machine;
+pub mod port;
+pub mod process;
+pub mod programs;
+pub mod proxy;
+pub mod records;
+pub mod shared;
+pub mod wait;
+pub mod znodes;
+pub mod zookeeper;
+
+pub use cluster::{Cluster, ClusterBuilder};
+pub use directory::{TestDirectory, scenario, skip};
+pub use wait::eventually;
+pub use zookeeper::{ZooKeeperKind, ZooKeeperServer};
+
+/// Defines a scenario once and runs it on both ZooKeeper servers, as the tests `name::in_process` and `name::real`.
+/// The body is a function of `(&TestDirectory, ZooKeeperKind) -> anyhow::Result<()>`.
+#[macro_export]
+macro_rules! on_both_zookeepers {
+    ($name:ident) => {
+        mod $name {
+            #[test]
+            fn in_process() {
+                $crate::scenario(concat!(stringify!($name), "-in-process"), |directory| {
+                    super::$name(directory, $crate::ZooKeeperKind::InProcess)
+                });
+            }
+
+            #[test]
+            fn real() {
+                if let Some(why) = $crate::ZooKeeperKind::Real.missing() {
+                    return $crate::skip(concat!(stringify!($name), "::real"), &why);
+                }
+                $crate::scenario(concat!(stringify!($name), "-real"), |directory| {
+                    super::$name(directory, $crate::ZooKeeperKind::Real)
+                });
+            }
+        }
+    };
+}

@@ -1,0 +1,107 @@
+//! What this machine can do at best: the floors that every benchmark result is held against.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+/// Megabytes per second.
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9)
+}
+
+/// One TCP flow over loopback with 64 KiB writes, in MB/s.
+///
+/// # Errors
+/// The connection fails.
+pub fn loopback_rate(total: u64) -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let reader = thread::spawn(move || -> Result<u64> {
+        let (mut stream, _) = listener.accept()?;
+        let mut buffer = vec![0; 256 * 1024];
+        let mut seen = 0;
+        loop {
+            let count = stream.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(seen);
+            }
+            seen += count as u64;
+        }
+    });
+    let mut stream = TcpStream::connect(address)?;
+    let chunk = vec![7; 64 * 1024];
+    let start = Instant::now();
+    let mut sent = 0;
+    while sent < total {
+        stream.write_all(&chunk)?;
+        sent += chunk.len() as u64;
+    }
+    drop(stream);
+    let seen = reader.join().map_err(|_| anyhow!("the reader panicked"))??;
+    Ok(rate(seen, start.elapsed()))
+}
+
+/// Appends of 1 MiB to a new file, into the page cache, in MB/s. The first run touches fresh memory; the second is
+/// the machine's real rate.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn append_rate(directory: &Path, total: u64) -> Result<f64> {
+    let path = directory.join("append-rate");
+    let chunk = vec![7; 1 << 20];
+    let mut best: f64 = 0.0;
+    for _ in 0..2 {
+        let mut file = File::create(&path).context("creating a file")?;
+        let start = Instant::now();
+        let mut written = 0;
+        while written < total {
+            file.write_all(&chunk)?;
+            written += chunk.len() as u64;
+        }
+        best = best.max(rate(written, start.elapsed()));
+    }
+    fs::remove_file(&path)?;
+    Ok(best)
+}
+
+/// Median time of an append of 4 KiB and fdatasync.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn sync_time(directory: &Path, rounds: usize) -> Result<Duration> {
+    let path = directory.join("sync-time");
+    let mut file = File::create(&path).context("creating a file")?;
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds.max(1) {
+        let start = Instant::now();
+        file.write_all(&[7; 4096])?;
+        file.sync_data()?;
+        times.push(start.elapsed());
+    }
+    fs::remove_file(&path)?;
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+/// Writes and removes a file of this size, so that the memory behind the page cache has been touched.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn touch_memory(directory: &Path, bytes: u64) -> Result<()> {
+    let path = directory.join("touched");
+    let mut file = File::create(&path).context("creating a file")?;
+    let chunk = vec![7; 4 << 20];
+    let mut written = 0;
+    while written < bytes {
+        file.write_all(&chunk)?;
+        written += chunk.len() as u64;
+    }
+    drop(file);
+    fs::remove_file(&path)?;
+    Ok(())
+}

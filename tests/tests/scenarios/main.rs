@@ -1,0 +1,14 @@
+//! Scenarios on whole clusters of real processes. One binary, because linking costs more than running; under
+//! nextest they share a test group that bounds how many clusters run at once.
+
+mod bad_input;
+mod controller_loss;
+mod dev;
+mod frames;
+mod leader_loss;
+mod real_input;
+mod replay;
+mod topics;
+mod traffic;
+mod tree;
+mod zookeeper_outage;

@@ -1,0 +1,209 @@
+//! The rules of the source that neither rustc nor clippy checks.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use zurau_tests::programs::project_root;
+
+const LINES_MAX: usize = 600;
+
+/// Files and folders that must stay pure: no clock, randomness, disk, network, ZooKeeper client or runtime.
+/// A folder stands for every file below it.
+const PURE: [&str; 13] = [
+    "broker/src/replica",
+    "broker/src/waiters.rs",
+    "common/src/assignment.rs",
+    "common/src/id.rs",
+    "common/src/leader_and_isr.rs",
+    "common/src/rejection.rs",
+    "common/src/wire/control.rs",
+    "common/src/wire/frame.rs",
+    "common/src/wire/guard.rs",
+    "common/src/zk",
+    "controller/src/machine",
+    "controller/src/election.rs",
+    "zookeeper/src/core",
+];
+
+/// Files inside pure folders that are the shell there.
+const SHELL: [&str; 0] = [];
+
+/// What a pure file must not name outside its tests.
+const IMPURE: [&str; 11] = [
+    "tokio::",
+    "std::fs",
+    "std::net::Tcp",
+    "std::process",
+    "Instant::now",
+    "SystemTime::now",
+    "rand::",
+    "Uuid::new_v4",
+    "zookeeper_client",
+    "rustix::",
+    "tracing::",
+];
+
+fn rust_files() -> Vec<PathBuf> {
+    let root = project_root();
+    let mut open: Vec<PathBuf> = ["common", "controller", "broker", "zookeeper", "cli", "tests", "bench"]
+        .map(|name| root.join(name))
+        .into();
+    let mut files = Vec::new();
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of the project can be read") {
+            let path = entry.expect("an entry can be read").path();
+            if path.is_dir() && !path.ends_with("target") {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    assert!(files.len() > 20, "only {} Rust files were found", files.len());
+    files
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(project_root()).unwrap_or(path).display().to_string()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The file without its unit tests, which stand at its foot.
+fn without_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]").map_or(text, |at| &text[..at])
+}
+
+fn fail_on(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+#[test]
+fn every_module_says_why_it_exists_in_at_most_15_lines() {
+    let mut problems = Vec::new();
+    for path in rust_files() {
+        let text = read(&path);
+        let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
+        if !(1..=15).contains(&lines) {
+            problems.push(format!("{}: {lines} lines of //! at the top, 1 to 15 wanted", shown(&path)));
+        }
+    }
+    fail_on(&problems);
+}
+
+#[test]
+fn no_file_is_longer_than_600_lines() {
+    let mut problems = Vec::new();
+    for path in rust_files() {
+        let lines = read(&path).lines().count();
+        if lines > LINES_MAX {
+            problems.push(format!("{}: {lines} lines, {LINES_MAX} allowed", shown(&path)));
+        }
+    }
+    fail_on(&problems);
+}
+
+#[test]
+fn pure_files_touch_nothing_outside() {
+    let mut problems = Vec::new();
+    for path in rust_files() {
+        let name = shown(&path);
+        let pure = PURE.iter().any(|pure| name == *pure || name.starts_with(&format!("{pure}/")));
+        if !pure || SHELL.contains(&name.as_str()) || name.ends_with("_tests.rs") {
+            continue;
+        }
+        let text = read(&path);
+        for (number, line) in without_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for word in IMPURE.iter().filter(|word| code.contains(**word)) {
+                problems.push(format!("{name}:{}: a pure file names {word}", number + 1));
+            }
+        }
+    }
+    fail_on(&problems);
+}
+
+#[test]
+fn every_pure_path_exists() {
+    let root = project_root();
+    let missing = PURE.iter().chain(&SHELL).filter(|path| !root.join(path).exists());
+    fail_on(
+        &missing
+            .map(|path| format!("{path} is listed as pure or shell, but is not there"))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    // Written apart, so that this file passes its own test.
+    let marks =
+        [concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!("), concat!("X", "XX")];
+    let mut problems = Vec::new();
+    for path in rust_files() {
+        for (number, line) in read(&path).lines().enumerate() {
+            for mark in marks.iter().filter(|mark| line.contains(**mark)) {
+                problems.push(format!("{}:{}: {mark}", shown(&path), number + 1));
+            }
+        }
+    }
+    fail_on(&problems);
+}
+
+/// The layout has one home: outside of it a path would be a second opinion. Tests and the ZooKeeper server, which
+/// knows no layout, may spell what they like.
+#[test]
+fn only_the_layout_spells_znode_paths() {
+    let mut problems = Vec::new();
+    for path in rust_files() {
+        let name = shown(&path);
+        let exempt = ["common/src/zk/", "common/tests/", "zookeeper/", "tests/", "bench/"];
+        if exempt.iter().any(|prefix| name.starts_with(prefix)) || name.ends_with("_tests.rs") {
+            continue;
+        }
+        for (number, line) in without_tests(&read(&path)).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for root in ["\"/brokers", "\"/config/", "\"/controller", "\"/admin/", "\"/leases"] {
+                if code.contains(root) {
+                    problems.push(format!("{name}:{}: spells a znode path", number + 1));
+                }
+            }
+        }
+    }
+    fail_on(&problems);
+}
+
+/// Words in backquotes that look like a path of this repository.
+fn named_paths(text: &str) -> BTreeSet<String> {
+    const TOPS: [&str; 8] =
+        ["common/", "controller/", "broker/", "zookeeper/", "cli/", "tests/", "bench/", ".ci/"];
+    let mut paths = BTreeSet::new();
+    for word in text.split('`').skip(1).step_by(2) {
+        let path = word.trim_end_matches('/');
+        let whole = TOPS.iter().any(|top| word.starts_with(top));
+        let plain = path.chars().all(|one| one.is_ascii_alphanumeric() || "/._-".contains(one));
+        if whole && plain {
+            paths.insert(path.to_owned());
+        }
+    }
+    paths
+}
+
+#[test]
+fn every_path_that_the_architecture_names_exists() {
+    let root = project_root();
+    let mut problems = Vec::new();
+    for document in ["ARCHITECTURE.md", "README.md"] {
+        let paths = named_paths(&read(&root.join(document)));
+        if document == "ARCHITECTURE.md" {
+            assert!(paths.len() >= 10, "{document} names only {paths:?}");
+        }
+        let missing = paths.iter().filter(|path| !root.join(path).exists());
+        problems.extend(missing.map(|path| format!("{document} names {path}, which is not there")));
+    }
+    fail_on(&problems);
+}
