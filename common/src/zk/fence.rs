@@ -65,8 +65,10 @@ pub fn build(fence: &Fence, write: &PartitionWrite) -> Vec<Op> {
         ops.push(Op::CheckVersion { path: Znode::ControllerEpoch.path(), version });
     }
     for (broker, epoch) in &fence.broker_epochs {
-        let version = i32::try_from(epoch.0).expect("a broker epoch is a znode's data version");
-        ops.push(Op::CheckVersion { path: Znode::BrokerEpoch(*broker).path(), version });
+        ops.push(Op::CheckVersion {
+            path: Znode::BrokerEpoch(*broker).path(),
+            version: broker_epoch_version(*epoch),
+        });
     }
     if write.state.is_none() {
         ops.push(check(Znode::State(tp.clone()), fence.state));
@@ -132,6 +134,12 @@ fn elr_write(tp: &TopicPartition, write: &IsrWrite) -> Option<Op> {
         (false, false) => Some(Op::Create { path, data: data(), lifetime: Lifetime::Persistent }),
         (false, true) => Some(Op::SetData { path, data: data(), version: None }),
     }
+}
+
+/// A broker epoch may come from the wire, where -1 means "unknown" and any number may stand. What cannot be a data
+/// version becomes one that no znode ever reaches: such a fence holds nothing, and does not hold for anything.
+fn broker_epoch_version(epoch: BrokerEpoch) -> i32 {
+    i32::try_from(epoch.0).ok().filter(|version| *version >= 0).unwrap_or(i32::MAX)
 }
 
 /// A version that ZooKeeper cannot take for "any" (F12).
@@ -227,6 +235,14 @@ mod tests {
             ..PartitionWrite::default()
         };
         build(&fence(Expected::Version(0), Expected::Absent), &write);
+    }
+
+    #[test]
+    fn a_broker_epoch_that_cannot_be_is_a_fence_that_fails() {
+        for epoch in [-1, i64::from(i32::MAX) + 1, i64::MIN, 1 << 32] {
+            assert_eq!(broker_epoch_version(BrokerEpoch(epoch)), i32::MAX, "F3, F12: {epoch}");
+        }
+        assert_eq!(broker_epoch_version(BrokerEpoch(4)), 4);
     }
 
     #[test]

@@ -11,8 +11,10 @@ use zookeeper_client::{Client, MultiReadResult};
 use super::op::Node;
 use super::session::{NoClient, ZooKeeper};
 
-/// Paths in one multi-read, and multi-reads under way (coordination.md, section 6: measured).
-const PATHS_PER_READ: usize = 200;
+/// Paths in one multi-read: four for each of 200 partitions and some more, because 840 is a multiple of every number
+/// up to 8. So the paths of one partition, as many of each, are never torn apart.
+const PATHS_PER_READ: usize = 840;
+/// Multi-reads under way (coordination.md, section 6: measured).
 const READS_IN_FLIGHT: usize = 8;
 
 /// Why a read has no answer.
@@ -76,8 +78,9 @@ impl ZooKeeper {
         .await
     }
 
-    /// Many znodes, in the order of the paths; `None` where there is none. Each slice of 200 is read at one moment;
-    /// the whole is not.
+    /// Many znodes, in the order of the paths; `None` where there is none. The whole is not read at one moment, but
+    /// groups of up to 8 paths are, when `paths` consists of nothing but groups of that size: `ISR` and `ELR` of a
+    /// partition belong in one group.
     pub async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Node>>, ReadError> {
         self.read_slices(paths, true, |result| match result {
             MultiReadResult::Data { data, stat } => Ok(Some(node(data, &stat))),
