@@ -3,9 +3,9 @@
 //! Pure. A damaged file is an error value: the caller warns and falls back to "assume nothing" (LOG-06).
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use thiserror::Error;
+use zurau_common::id::TopicPartition;
 
 const VERSION: &str = "0";
 
@@ -21,25 +21,6 @@ pub enum CheckpointError {
     Length { announced: usize, found: usize },
     #[error("entry {0:?} is malformed or out of order")]
     Entry(String),
-}
-
-/// A partition as it stands in checkpoints and directory names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TopicPartition {
-    pub topic: String,
-    pub partition: i32,
-}
-
-impl TopicPartition {
-    pub fn new(topic: impl Into<String>, partition: i32) -> Self {
-        Self { topic: topic.into(), partition }
-    }
-}
-
-impl fmt::Display for TopicPartition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.topic, self.partition)
-    }
 }
 
 pub(crate) fn encode(lines: impl Iterator<Item = String>) -> String {

@@ -1,30 +1,8 @@
 //! What a topic's configuration means for its log. Keys and defaults are Kafka 3.9's, except D8.
 
-/// `message.timestamp.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageTimestampType {
-    CreateTime,
-    LogAppendTime,
-}
+use std::time::Duration;
 
-/// `cleanup.policy`; both may be set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CleanupPolicy {
-    pub compact: bool,
-    pub delete: bool,
-}
-
-/// `compression.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompressionType {
-    /// Stored as the producer sent it.
-    Producer,
-    Uncompressed,
-    Gzip,
-    Snappy,
-    Lz4,
-    Zstd,
-}
+use zurau_common::config::{CleanupPolicy, CompressionType, TimestampType, TopicConfig};
 
 /// Settings of one log. All sizes are bytes, all times milliseconds; `-1` means unlimited where Kafka says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +24,7 @@ pub struct LogConfig {
     /// `retention.bytes`, -1 unlimited.
     pub retention_bytes: i64,
     /// `message.timestamp.type`.
-    pub message_timestamp_type: MessageTimestampType,
+    pub message_timestamp_type: TimestampType,
     /// `message.timestamp.before.max.ms`.
     pub message_timestamp_before_max_ms: i64,
     /// `message.timestamp.after.max.ms`; one hour by default (D8, Kafka 4's default).
@@ -84,7 +62,7 @@ impl Default for LogConfig {
             max_message_bytes: 1_048_588,
             retention_ms: 7 * 24 * 3_600_000,
             retention_bytes: -1,
-            message_timestamp_type: MessageTimestampType::CreateTime,
+            message_timestamp_type: TimestampType::CreateTime,
             message_timestamp_before_max_ms: i64::MAX,
             message_timestamp_after_max_ms: 3_600_000,
             flush_messages: i64::MAX,
@@ -99,4 +77,42 @@ impl Default for LogConfig {
             producer_id_expiration_ms: 24 * 3_600_000,
         }
     }
+}
+
+impl LogConfig {
+    /// The log's view of a topic's configuration. `producer_id_expiration_ms` is a setting of the broker.
+    pub fn from_topic(topic: &TopicConfig, producer_id_expiration_ms: i64) -> Self {
+        let unlimited = |time: Option<Duration>| time.map_or(i64::MAX, millis);
+        Self {
+            segment_bytes: topic.segment_bytes,
+            segment_ms: millis(topic.segment_age_max),
+            segment_jitter_ms: millis(topic.segment_jitter),
+            index_interval_bytes: topic.index_interval_bytes,
+            segment_index_bytes: topic.segment_index_bytes,
+            max_message_bytes: i32::try_from(topic.max_message_bytes).unwrap_or(i32::MAX),
+            retention_ms: topic.retention.map_or(-1, millis),
+            retention_bytes: topic.retention_bytes.map_or(-1, saturating),
+            message_timestamp_type: topic.message_timestamp_type,
+            message_timestamp_before_max_ms: unlimited(topic.message_timestamp_before_max),
+            message_timestamp_after_max_ms: unlimited(topic.message_timestamp_after_max),
+            flush_messages: topic.flush_messages.map_or(i64::MAX, saturating),
+            flush_ms: unlimited(topic.flush_interval),
+            cleanup_policy: topic.cleanup_policy,
+            compression_type: topic.compression_type,
+            file_delete_delay_ms: millis(topic.file_delete_delay),
+            preallocate: topic.preallocate,
+            delete_retention_ms: millis(topic.delete_retention),
+            min_compaction_lag_ms: millis(topic.min_compaction_lag),
+            max_compaction_lag_ms: unlimited(topic.max_compaction_lag),
+            producer_id_expiration_ms,
+        }
+    }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn saturating(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use thiserror::Error;
 use tracing::warn;
+use zurau_common::id::{TopicPartition, topic_name_problem};
 
-use super::checkpoint::{TopicPartition, decode_offsets, encode_offsets};
+use super::checkpoint::{decode_offsets, encode_offsets};
 use super::error::{StorageContext, StorageError};
 use super::files::{read_if_present, remove_if_present, sync_directory, write_atomically};
 use super::load::OpenMode;
@@ -317,9 +318,8 @@ fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
 /// `topic-partition`, with a legal topic name.
 pub fn parse_partition(name: &str) -> Option<TopicPartition> {
     let (topic, partition) = name.rsplit_once('-')?;
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let digits = !partition.is_empty() && partition.bytes().all(|byte| byte.is_ascii_digit());
-    if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(legal) || !digits {
+    if topic_name_problem(topic).is_some() || !digits {
         return None;
     }
     Some(TopicPartition::new(topic, partition.parse().ok()?))

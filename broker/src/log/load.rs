@@ -117,7 +117,8 @@ impl PartitionLog {
         // An epoch that began exactly at the end, without records, is kept: its leader recorded it (HW-06).
         let end_changed = log.epochs.truncate_from_end(log.log_end_offset + 1);
         let start_changed = log.epochs.truncate_from_start(log.log_start_offset);
-        if end_changed || start_changed || !epochs_known {
+        let rebuilt = !epochs_known && !log.epochs.entries().is_empty();
+        if end_changed || start_changed || rebuilt {
             log.write_epochs()?;
         }
         let end = log.log_end_offset;

@@ -36,8 +36,8 @@ mod test_batches;
 mod tests;
 
 pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
-pub use checkpoint::{CheckpointError, TopicPartition, decode_offsets, encode_offsets};
-pub use config::{CleanupPolicy, CompressionType, LogConfig, MessageTimestampType};
+pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
+pub use config::LogConfig;
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };

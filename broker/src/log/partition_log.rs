@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tracing::{error, warn};
 use uuid::Uuid;
+use zurau_common::config::TimestampType;
 
 use super::batch::{BatchHeader, HEADER_BYTES};
-use super::config::{LogConfig, MessageTimestampType};
+use super::config::LogConfig;
 use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 use super::error::{AppendError, LogError, StorageError};
 use super::files::write_atomically;
@@ -191,7 +192,7 @@ impl PartitionLog {
     }
 
     fn append_time(&self, time_ms: i64) -> Option<i64> {
-        (self.config.message_timestamp_type == MessageTimestampType::LogAppendTime).then_some(time_ms)
+        (self.config.message_timestamp_type == TimestampType::LogAppendTime).then_some(time_ms)
     }
 
     fn duplicate_info(&self, stored: &StoredBatch, size_bytes: usize) -> AppendInfo {

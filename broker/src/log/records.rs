@@ -9,6 +9,16 @@ pub(crate) struct RecordView<'a> {
     pub(crate) offset_delta: i32,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
+    header_count: usize,
+    header_bytes: &'a [u8],
+}
+
+impl<'a> RecordView<'a> {
+    /// Names and values of the record's headers.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
+        let mut reader = Reader(self.header_bytes);
+        (0..self.header_count).map_while(move |_| Some((reader.nullable()??, reader.nullable()?)))
+    }
 }
 
 /// Reads from the front of a byte slice.
@@ -80,12 +90,14 @@ impl<'a> Records<'a> {
         let offset_delta = body.varint()?;
         let key = body.nullable()?;
         let value = body.nullable()?;
-        let headers = usize::try_from(body.varint()?).ok()?;
-        for _ in 0..headers {
+        let header_count = usize::try_from(body.varint()?).ok()?;
+        let header_bytes = body.0;
+        for _ in 0..header_count {
             body.nullable()??;
             body.nullable()?;
         }
-        body.0.is_empty().then_some(RecordView { timestamp_delta, offset_delta, key, value })
+        let view = RecordView { timestamp_delta, offset_delta, key, value, header_count, header_bytes };
+        body.0.is_empty().then_some(view)
     }
 }
 
@@ -131,6 +143,8 @@ mod tests {
             offset_delta: index,
             key: Some(&b"k"[..]),
             value: Some(&b"vvvv"[..]),
+            header_count: 0,
+            header_bytes: &[],
         };
         assert_eq!(records, [view(0), view(1), view(2)]);
         assert_eq!(Records::new(&bytes[HEADER_BYTES..], 2).last(), Some(Err(Malformed)), "bytes left over");

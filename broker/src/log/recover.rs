@@ -58,7 +58,8 @@ impl PartitionLog {
                 "cutting the log at the first invalid batch");
             segment.trim()?;
         }
-        segment.write_indexes(false)?;
+        // The largest timestamp goes into the time index, which is all that a later clean start reads.
+        segment.write_indexes(true)?;
         info!(directory = %self.directory.display(), segment = segment.base_offset, bytes = segment.size_bytes,
             log_end = expected, "recovered segment");
         Ok(cut)

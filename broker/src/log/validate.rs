@@ -4,13 +4,14 @@
 //! Offset and epoch are not covered by the CRC; it is computed anew only when a timestamp field changes.
 
 use bytes::{Bytes, BytesMut};
+use zurau_common::config::TimestampType;
 
 use super::batch::{
     ATTRIBUTES_AT, BASE_OFFSET_AT, BatchError, BatchHeader, Batches, CRC_AT, CRC_START, HEADER_BYTES,
     LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, check_crc,
 };
 use super::compression::{DecompressError, decompress};
-use super::config::{LogConfig, MessageTimestampType};
+use super::config::LogConfig;
 use super::error::{AppendError, RecordError};
 use super::records::Records;
 
@@ -167,7 +168,7 @@ fn check_records(header: &BatchHeader, bytes: &Bytes, rules: &LeaderRules<'_>) -
 }
 
 fn out_of_range(timestamp: i64, rules: &LeaderRules<'_>) -> bool {
-    rules.config.message_timestamp_type == MessageTimestampType::CreateTime
+    rules.config.message_timestamp_type == TimestampType::CreateTime
         && timestamp != NO_TIMESTAMP
         && (rules.now_ms.saturating_sub(timestamp) > rules.config.message_timestamp_before_max_ms
             || timestamp.saturating_sub(rules.now_ms) > rules.config.message_timestamp_after_max_ms)
@@ -215,8 +216,8 @@ fn stamp(
 ) -> (BatchHeader, Bytes) {
     let mut stored = BatchHeader { base_offset, partition_leader_epoch: rules.leader_epoch, ..*header };
     match rules.config.message_timestamp_type {
-        MessageTimestampType::CreateTime => stored.max_timestamp = largest_timestamp,
-        MessageTimestampType::LogAppendTime => {
+        TimestampType::CreateTime => stored.max_timestamp = largest_timestamp,
+        TimestampType::LogAppendTime => {
             stored.max_timestamp = rules.now_ms;
             stored.attributes |= TIMESTAMP_TYPE_MASK;
         }

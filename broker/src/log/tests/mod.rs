@@ -1,4 +1,5 @@
 //! Stories about a whole log, on real files.
 
 mod basics;
+mod fixtures;
 mod producers;
