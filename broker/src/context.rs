@@ -1,13 +1,16 @@
-//! What the requests of a broker share: its configuration, the metadata, the ZooKeeper session of the moment.
+//! What the requests and the background tasks of a broker share: its configuration, its partitions, the metadata, the
+//! ZooKeeper session of the moment.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
 use zurau_common::config::BrokerConfig;
-use zurau_common::zk::session::ZooKeeper;
+use zurau_common::id::BrokerEpoch;
 
 use crate::metadata::SharedMetadata;
+use crate::partitions::Partitions;
 use crate::producer_ids::ProducerIds;
+use crate::session::SessionSlot;
+use crate::shared::Shared;
 use crate::topic_configs::TopicConfigs;
 
 /// Shared by all requests, behind an `Arc`.
@@ -15,6 +18,8 @@ use crate::topic_configs::TopicConfigs;
 pub(crate) struct BrokerContext {
     /// As the process was started; `topic_configs` has it with what was changed since.
     pub(crate) config: BrokerConfig,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) partitions: Partitions,
     pub(crate) metadata: SharedMetadata,
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
@@ -24,13 +29,15 @@ pub(crate) struct BrokerContext {
 }
 
 impl BrokerContext {
-    pub(crate) fn new(config: BrokerConfig) -> Self {
+    pub(crate) fn new(config: BrokerConfig, shared: Arc<Shared>, partitions: Partitions) -> Self {
         Self {
             topic_configs: TopicConfigs::new(config.clone()),
             config,
+            shared,
+            partitions,
             metadata: SharedMetadata::default(),
             producer_ids: ProducerIds::default(),
-            zookeeper: SessionSlot::default(),
+            zookeeper: SessionSlot::new(),
             cluster_id: OnceLock::new(),
         }
     }
@@ -38,18 +45,9 @@ impl BrokerContext {
     pub(crate) fn cluster_id(&self) -> &str {
         self.cluster_id.get().map_or("", String::as_str)
     }
-}
 
-/// The broker's ZooKeeper session: there is none between the end of one and the begin of the next.
-#[derive(Debug, Default)]
-pub(crate) struct SessionSlot(RwLock<Option<ZooKeeper>>);
-
-impl SessionSlot {
-    pub(crate) fn current(&self) -> Option<ZooKeeper> {
-        self.0.read().clone()
-    }
-
-    pub(crate) fn set(&self, zookeeper: Option<ZooKeeper>) {
-        *self.0.write() = zookeeper;
+    /// The epoch of this broker's registration; −1 before the first.
+    pub(crate) fn broker_epoch(&self) -> BrokerEpoch {
+        self.shared.broker_epoch()
     }
 }

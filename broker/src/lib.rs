@@ -1,11 +1,26 @@
 //! The broker: stores partitions, replicates them, and answers Kafka clients.
-#![allow(dead_code)]
-
-pub mod log;
+//!
+//! Reading order: `replica` (the pure core), `log`, `partition` (core and log behind one lock), `partitions`, then the
+//! shells that move them, then `handlers`.
+#![allow(dead_code, unused_imports)]
 
 mod replica;
 
+pub mod log;
+
+mod partition;
+
 mod waiters;
+
+mod fetch_waiter;
+
+mod partitions;
+
+mod partition_config;
+
+mod shared;
+
+mod session;
 
 mod context;
 mod handlers;
@@ -15,3 +30,47 @@ mod producer_ids;
 mod topic_configs;
 mod topic_creation;
 mod topic_plan;
+
+mod start;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use zurau_common::config::BrokerConfig;
+
+use context::BrokerContext;
+use start::Runtimes;
+
+/// A running broker. Dropping it stops it at once, as a kill would; [`Broker::shutdown`] hands its partitions over.
+pub struct Broker {
+    context: Arc<BrokerContext>,
+    runtimes: Runtimes,
+    addresses: Vec<(String, SocketAddr)>,
+}
+
+impl Broker {
+    /// Starts a broker: recovers its logs, registers, and serves. May be called from any tokio runtime; the broker runs
+    /// on its own two.
+    ///
+    /// # Errors
+    /// A log directory that cannot be used, an address that is taken, no ZooKeeper within the connection timeout, a
+    /// broker id that another process uses.
+    pub async fn start(config: BrokerConfig) -> anyhow::Result<Self> {
+        start::start(config).await
+    }
+
+    /// The bound addresses by listener, in the order of `listeners`.
+    pub fn addresses(&self) -> &[(String, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// Ends when the broker cannot go on, with the reason.
+    pub async fn wait(&self) -> anyhow::Error {
+        self.runtimes.failure().await
+    }
+
+    /// Controlled shutdown: hands leaderships over, ends the session, closes the logs. At most ten seconds.
+    pub async fn shutdown(self) {
+        start::shutdown(self).await;
+    }
+}

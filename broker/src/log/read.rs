@@ -33,7 +33,7 @@ struct Slice {
 }
 
 impl ReadPlan {
-    const EMPTY: Self = Self { slice: None };
+    pub(crate) const EMPTY: Self = Self { slice: None };
 
     /// Bytes that will be read at most; an incomplete batch at the end is not returned.
     pub fn len(&self) -> usize {

@@ -1,0 +1,292 @@
+//! A partition on this broker: its replica core and its log behind one short lock. Every method is one synchronous
+//! step; nothing waits inside. Whoever must be told of what a step did is told after the lock is free.
+//!
+//! `append` and `read` are what clients and followers do; `follow` is what a fetcher does; `office` is what the
+//! control plane does.
+
+mod append;
+
+mod follow;
+
+mod office;
+
+mod read;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::oneshot;
+use tracing::{error, info};
+use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
+use zurau_common::rejection::Rejection;
+
+use crate::fetch_waiter::{FetchWaiter, WaiterList};
+use crate::log::{LogConfig, PartitionLog};
+use crate::replica::leader::{LeaderRules, LogEnds};
+use crate::replica::{Replica, Role};
+use crate::shared::{PartitionRequest, Shared};
+use crate::waiters::OffsetWaiters;
+
+pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
+pub(crate) use follow::FetchStep;
+pub(crate) use office::{Accepted, StoredFacts, TakeOver};
+pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader, Seen};
+
+/// What a topic's configuration means for each of its partitions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartitionConfig {
+    pub(crate) log: LogConfig,
+    /// `min.insync.replicas`, at least 1.
+    pub(crate) min_insync_replicas: usize,
+    /// `unclean.leader.election.enable`.
+    pub(crate) unclean_election: bool,
+}
+
+type CommitWaiter = oneshot::Sender<Result<(), Rejection>>;
+
+/// One replica of a partition. Shared by handlers, fetchers and the control plane.
+pub(crate) struct Partition {
+    id: TopicPartition,
+    topic_id: TopicId,
+    /// Index of its log directory in `log.dirs`.
+    directory: usize,
+    shared: Arc<Shared>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    replica: Replica,
+    /// `None` once the partition is deleted or closed.
+    log: Option<PartitionLog>,
+    config: PartitionConfig,
+    commits: OffsetWaiters<CommitWaiter>,
+    /// Fetches that wait for committed records, and those that wait for appended ones.
+    committed_waiters: WaiterList,
+    appended_waiters: WaiterList,
+}
+
+/// Who is to be told after the lock is free.
+#[derive(Default)]
+struct Wakes {
+    commits: Vec<(CommitWaiter, Result<(), Rejection>)>,
+    fetches: Vec<Arc<FetchWaiter>>,
+    requests: Vec<PartitionRequest>,
+}
+
+impl Wakes {
+    fn fire(self, shared: &Shared) {
+        for (waiter, outcome) in self.commits {
+            // The producer may be gone.
+            let _ = waiter.send(outcome);
+        }
+        for waiter in self.fetches {
+            waiter.wake();
+        }
+        for request in self.requests {
+            shared.request(request);
+        }
+    }
+}
+
+/// What a partition does on this broker at one moment, for status pages and tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartitionStatus {
+    /// `new`, `taking office`, `leader`, `follower` or `offline`.
+    pub(crate) role: &'static str,
+    pub(crate) leader: Option<BrokerId>,
+    pub(crate) leader_epoch: LeaderEpoch,
+    pub(crate) partition_epoch: Option<PartitionEpoch>,
+    /// Stored ISR and ELR; empty unless this broker leads.
+    pub(crate) isr: Vec<BrokerId>,
+    pub(crate) elr: Vec<BrokerId>,
+    pub(crate) log_start_offset: i64,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_end_offset: i64,
+}
+
+impl Partition {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        id: TopicPartition,
+        topic_id: TopicId,
+        (directory, log): (usize, PartitionLog),
+        config: PartitionConfig,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            replica: Replica::new(shared.own, topic_id),
+            log: Some(log),
+            config,
+            commits: OffsetWaiters::default(),
+            committed_waiters: WaiterList::default(),
+            appended_waiters: WaiterList::default(),
+        };
+        Arc::new(Self { id, topic_id, directory, shared, inner: Mutex::new(inner) })
+    }
+
+    pub(crate) fn id(&self) -> &TopicPartition {
+        &self.id
+    }
+
+    pub(crate) fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
+    /// Index of its log directory in `log.dirs`.
+    pub(crate) fn directory(&self) -> usize {
+        self.directory
+    }
+
+    pub(crate) fn status(&self) -> PartitionStatus {
+        let inner = self.inner.lock();
+        let view = inner.replica.view();
+        let stored = inner.replica.leader().map(|leader| leader.isr().stored().clone());
+        let role = match (inner.replica.role(), &inner.log) {
+            (_, None) | (Role::Idle(Some(_)), _) => "offline",
+            (Role::Idle(None), _) => "new",
+            (Role::TakingOffice, _) => "taking office",
+            (Role::Leader(_), _) => "leader",
+            (Role::Follower(_), _) => "follower",
+        };
+        PartitionStatus {
+            role,
+            leader: view.map(|view| view.leader),
+            leader_epoch: view.map_or(LeaderEpoch::UNKNOWN, |view| view.leader_epoch),
+            partition_epoch: stored.as_ref().map(|stored| stored.partition_epoch),
+            isr: stored.as_ref().map(|stored| stored.isr.clone()).unwrap_or_default(),
+            elr: stored.map(|stored| stored.elr).unwrap_or_default(),
+            log_start_offset: inner.log.as_ref().map_or(-1, PartitionLog::log_start_offset),
+            high_watermark: inner.log.as_ref().map_or(-1, PartitionLog::high_watermark),
+            log_end_offset: inner.log.as_ref().map_or(-1, PartitionLog::log_end_offset),
+        }
+    }
+
+    pub(crate) fn leader_epoch(&self) -> Option<LeaderEpoch> {
+        self.inner.lock().replica.view().map(|view| view.leader_epoch)
+    }
+
+    /// Whether this broker leads in exactly that epoch: a read that was planned in it may be answered.
+    pub(crate) fn leads_in(&self, leader_epoch: LeaderEpoch) -> bool {
+        self.inner.lock().replica.leader().is_some_and(|leader| leader.leader_epoch() == leader_epoch)
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.inner.lock().replica.leader().is_some()
+    }
+
+    /// Takes a changed topic configuration.
+    pub(crate) fn set_config(&self, config: PartitionConfig) {
+        self.step(|inner, wakes| {
+            if let Some(log) = &mut inner.log {
+                log.set_config(config.log.clone());
+            }
+            inner.config = config;
+            let rules = self.rules(&inner.config);
+            if let Some(leader) = inner.replica.leader_mut() {
+                leader.set_rules(rules);
+                self.settle(inner, wakes);
+            }
+        });
+    }
+
+    /// Runs work on the log that is neither append nor read: retention, flushes, checkpoints. `None` when the log is
+    /// closed.
+    pub(crate) fn with_log<T>(&self, work: impl FnOnce(&mut PartitionLog) -> T) -> Option<T> {
+        self.inner.lock().log.as_mut().map(work)
+    }
+
+    /// Stops everything and gives the log out, to be closed or deleted.
+    pub(crate) fn take_log(&self) -> Option<PartitionLog> {
+        self.step(|inner, wakes| {
+            self.leave_roles(inner, wakes, Some(Rejection::KafkaStorageError));
+            inner.log.take()
+        })
+    }
+
+    fn rules(&self, config: &PartitionConfig) -> LeaderRules {
+        LeaderRules {
+            min_insync_replicas: config.min_insync_replicas,
+            unclean_election: config.unclean_election,
+            lag_max_ms: self.shared.replication.lag_max_ms,
+            fetch_wait_max_ms: self.shared.replication.fetch_wait_max_ms,
+        }
+    }
+
+    /// One step under the lock; what it woke is told afterwards.
+    fn step<T>(&self, work: impl FnOnce(&mut Inner, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::default();
+        let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
+        let result = work(&mut inner, &mut wakes);
+        drop(inner);
+        wakes.fire(&self.shared);
+        result
+    }
+
+    /// After anything that may move the high watermark or the ISR: moves them, and gathers who must know.
+    fn settle(self: &Self, inner: &mut Inner, wakes: &mut Wakes) {
+        let Inner { replica, log: Some(log), commits, committed_waiters, .. } = inner else { return };
+        let Some(leader) = replica.leader_mut() else { return };
+        let ends = |log: &PartitionLog| LogEnds {
+            high_watermark: log.high_watermark(),
+            log_end: log.log_end_offset(),
+        };
+        if let Some(high_watermark) = leader.risen_high_watermark(ends(log)) {
+            log.update_high_watermark(high_watermark);
+            committed_waiters.take(&mut wakes.fetches);
+        }
+        let due = commits.release(log.high_watermark());
+        if !due.is_empty() {
+            let outcome = if !leader.has_enough_in_sync() {
+                Err(Rejection::NotEnoughReplicasAfterAppend)
+            } else if self.shared.holds_lease() || leader.acknowledges_without_lease() {
+                Ok(())
+            } else {
+                Err(Rejection::NotLeaderOrFollower)
+            };
+            wakes.commits.extend(due.into_iter().map(|waiter| (waiter, outcome)));
+        }
+    }
+
+    /// Opens a proposal if the ISR should change, and hands it to the control plane.
+    fn propose(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
+        let Inner { replica, log: Some(log), .. } = inner else { return };
+        let ends = LogEnds { high_watermark: log.high_watermark(), log_end: log.log_end_offset() };
+        let now_ms = self.shared.now_ms();
+        let Some(leader) = replica.leader_mut() else { return };
+        let leader_epoch = leader.leader_epoch();
+        if let Some(proposal) = leader.propose(ends, now_ms) {
+            info!(
+                partition = %self.id, %leader_epoch, partition_epoch = %proposal.partition_epoch,
+                isr = ?proposal.isr, elr = ?proposal.elr, "ISR change proposed"
+            );
+            wakes.requests.push(PartitionRequest::StoreIsr(Arc::clone(self)));
+        }
+    }
+
+    /// Leaves whatever role there is: waiting producers and fetches learn that they have to look elsewhere.
+    fn leave_roles(&self, inner: &mut Inner, wakes: &mut Wakes, rejection: Option<Rejection>) {
+        self.dismiss_waiters(inner, wakes);
+        inner.replica.stop(rejection);
+    }
+
+    fn dismiss_waiters(&self, inner: &mut Inner, wakes: &mut Wakes) {
+        let waiting = inner.commits.drain();
+        wakes.commits.extend(waiting.into_iter().map(|waiter| (waiter, Err(Rejection::NotLeaderOrFollower))));
+        inner.committed_waiters.take(&mut wakes.fetches);
+        inner.appended_waiters.take(&mut wakes.fetches);
+    }
+
+    /// The log takes no more appends: this replica is of no use until the broker restarts.
+    fn fail(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes, reason: &dyn std::fmt::Display) {
+        error!(partition = %self.id, %reason, "the replica goes offline: its log failed; restart the broker after repair");
+        if inner.replica.leader().is_some() {
+            wakes.requests.push(PartitionRequest::Resign(Arc::clone(self)));
+        }
+        self.leave_roles(inner, wakes, Some(Rejection::KafkaStorageError));
+    }
+}
+
+impl std::fmt::Debug for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Partition({} {})", self.id, self.topic_id)
+    }
+}

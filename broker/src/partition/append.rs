@@ -1,0 +1,188 @@
+//! Produce on the leader: checks before the append, the append, and the wait for the acknowledgement (D3, R20).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use zurau_common::id::LeaderEpoch;
+use zurau_common::rejection::Rejection;
+
+use super::{Inner, Partition, Wakes};
+use crate::log::{AppendError, AppendInfo, AppendOrigin, RecordError};
+use crate::replica::Role;
+
+/// What the producer wants to hear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acks {
+    /// Nothing (0).
+    None,
+    /// That the leader has the records (1).
+    Leader,
+    /// That every in-sync replica has them (−1).
+    All,
+}
+
+/// An append that the log took.
+#[derive(Debug)]
+pub(crate) struct Appended {
+    pub(crate) first_offset: i64,
+    /// Set when the topic stamps append times.
+    pub(crate) log_append_time_ms: Option<i64>,
+    pub(crate) log_start_offset: i64,
+    /// What acks=all still has to wait for; `None` when there is nothing to wait for.
+    pub(crate) committed: Option<CommitWait>,
+}
+
+/// Waits until the high watermark has passed a batch.
+///
+/// Ends with an error when this broker stops leading, or when too few replicas are in sync at that moment.
+#[derive(Debug)]
+pub(crate) struct CommitWait(oneshot::Receiver<Result<(), Rejection>>);
+
+impl Future for CommitWait {
+    type Output = Result<(), Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0)
+            .poll(context)
+            .map(|outcome| outcome.unwrap_or(Err(Rejection::NotLeaderOrFollower)))
+    }
+}
+
+/// Why a produce was refused, with what the answer may tell the client about it (KIP-467).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProduceRejection {
+    pub(crate) rejection: Rejection,
+    pub(crate) message: Option<String>,
+    pub(crate) record_errors: Vec<RecordError>,
+}
+
+impl From<Rejection> for ProduceRejection {
+    fn from(rejection: Rejection) -> Self {
+        Self { rejection, message: None, record_errors: Vec::new() }
+    }
+}
+
+impl From<AppendError> for ProduceRejection {
+    fn from(error: AppendError) -> Self {
+        let message = Some(error.to_string());
+        let (rejection, record_errors) = match error {
+            AppendError::CorruptMessage(_) => (Rejection::CorruptMessage, Vec::new()),
+            AppendError::MessageTooLarge { .. } => (Rejection::MessageTooLarge, Vec::new()),
+            AppendError::RecordListTooLarge { .. } => (Rejection::RecordListTooLarge, Vec::new()),
+            AppendError::InvalidTimestamp { record_errors, .. } => {
+                (Rejection::InvalidTimestamp, record_errors)
+            }
+            AppendError::InvalidRecord { record_errors, .. } => (Rejection::InvalidRecord, record_errors),
+            AppendError::UnsupportedForMessageFormat { .. } => {
+                (Rejection::UnsupportedForMessageFormat, Vec::new())
+            }
+            AppendError::UnsupportedCompressionType(_) => (Rejection::UnsupportedCompressionType, Vec::new()),
+            AppendError::OutOfOrderSequence { .. } => (Rejection::OutOfOrderSequenceNumber, Vec::new()),
+            AppendError::DuplicateSequence { .. } => (Rejection::DuplicateSequenceNumber, Vec::new()),
+            AppendError::InvalidProducerEpoch { .. } => (Rejection::InvalidProducerEpoch, Vec::new()),
+            AppendError::InvalidTransactionState { .. } => (Rejection::InvalidTxnState, Vec::new()),
+            AppendError::TransactionCoordinatorFenced { .. } => {
+                (Rejection::TransactionCoordinatorFenced, Vec::new())
+            }
+            AppendError::NotContiguous { .. } => (Rejection::UnknownServerError, Vec::new()),
+            AppendError::Storage(_) | AppendError::Stopped(_) => (Rejection::KafkaStorageError, Vec::new()),
+        };
+        Self { rejection, message, record_errors }
+    }
+}
+
+impl Partition {
+    /// Appends a producer's batches. `now_ms`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// Not the leader, or a leader that may not serve now (`NotLeaderOrFollower`); too few in sync for acks=all
+    /// (`NotEnoughReplicas`, nothing is appended); whatever the log refuses.
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        records: Bytes,
+        acks: Acks,
+        now_ms: i64,
+    ) -> Result<Appended, ProduceRejection> {
+        self.append_with_origin(records, acks, AppendOrigin::Client, now_ms)
+    }
+
+    /// As [`Partition::append`] for the broker's own coordinators.
+    ///
+    /// # Errors
+    /// As [`Partition::append`].
+    pub(crate) fn append_with_origin(
+        self: &Arc<Self>,
+        records: Bytes,
+        acks: Acks,
+        origin: AppendOrigin,
+        now_ms: i64,
+    ) -> Result<Appended, ProduceRejection> {
+        self.step(|inner, wakes| {
+            let leader_epoch = self.admit(inner, acks)?;
+            let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
+            let appended = log.append_with_origin(&records, leader_epoch.0, origin, now_ms);
+            let synced = match &appended {
+                Ok(_) if log.flush_due(now_ms) => log.flush().map_err(|error| error.to_string()),
+                _ => Ok(()),
+            };
+            match (appended, synced) {
+                (Ok(info), Ok(())) => Ok(self.after_append(inner, wakes, acks, &info)),
+                (Ok(_), Err(reason)) => {
+                    self.fail(inner, wakes, &reason);
+                    Err(Rejection::KafkaStorageError.into())
+                }
+                (Err(AppendError::Stopped(reason)), _) => {
+                    self.fail(inner, wakes, &reason);
+                    Err(Rejection::KafkaStorageError.into())
+                }
+                (Err(error), _) => Err(error.into()),
+            }
+        })
+    }
+
+    /// What is checked before anything is written.
+    fn admit(&self, inner: &Inner, acks: Acks) -> Result<LeaderEpoch, Rejection> {
+        if let Role::Idle(Some(Rejection::KafkaStorageError)) = inner.replica.role() {
+            return Err(Rejection::KafkaStorageError);
+        }
+        let leader = inner.replica.leader_in(LeaderEpoch::UNKNOWN)?;
+        if !self.may_serve(leader) {
+            return Err(Rejection::NotLeaderOrFollower);
+        }
+        if acks == Acks::All && !leader.has_enough_in_sync() {
+            return Err(Rejection::NotEnoughReplicas);
+        }
+        Ok(leader.leader_epoch())
+    }
+
+    fn after_append(&self, inner: &mut Inner, wakes: &mut Wakes, acks: Acks, info: &AppendInfo) -> Appended {
+        inner.appended_waiters.take(&mut wakes.fetches);
+        let receiver = (acks == Acks::All).then(|| {
+            let (sender, receiver) = oneshot::channel();
+            inner.commits.wait(info.last_offset + 1, sender);
+            receiver
+        });
+        self.settle(inner, wakes);
+        Appended {
+            first_offset: info.first_offset,
+            log_append_time_ms: info.log_append_time_ms,
+            log_start_offset: info.log_start_offset,
+            committed: receiver.map(CommitWait),
+        }
+    }
+
+    /// What to answer when an acks=all produce has waited for its whole timeout.
+    pub(crate) fn commit_timeout(&self) -> Rejection {
+        let mut inner = self.inner.lock();
+        inner.commits.retain(|waiter| !waiter.is_closed());
+        match inner.replica.leader() {
+            None => Rejection::NotLeaderOrFollower,
+            Some(leader) if !leader.has_enough_in_sync() => Rejection::NotEnoughReplicasAfterAppend,
+            Some(_) => Rejection::RequestTimedOut,
+        }
+    }
+}

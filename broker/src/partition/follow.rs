@@ -1,0 +1,186 @@
+//! What a fetcher does with a partition: asks where it stands, and applies what the leader answered.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tracing::{info, warn};
+use zurau_common::rejection::Rejection;
+
+use super::{Inner, Partition, Wakes};
+use crate::log::{AppendError, LogError, PartitionLog};
+use crate::replica::follower::{
+    EpochEndOffset, FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision,
+};
+
+/// How a fetcher goes on with a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FetchStep {
+    /// Ask again at once.
+    Continue,
+    /// Ask the leader where its log begins, then [`Partition::apply_leader_start`].
+    AskLeaderStart,
+    /// Ask again after a pause.
+    BackOff(Rejection),
+    /// This broker does not follow any more, or follows somebody else.
+    Stop,
+}
+
+fn position(inner: &Inner) -> Option<FetchPosition> {
+    let follower = inner.replica.follower()?;
+    let log = inner.log.as_ref()?;
+    Some(FetchPosition {
+        leader: follower.leader,
+        leader_epoch: follower.leader_epoch,
+        offset: log.log_end_offset(),
+        last_fetched_epoch: last_epoch(log),
+        log_start: log.log_start_offset(),
+    })
+}
+
+/// The epoch of the last record; an epoch that was begun without a record has been fetched from nobody.
+fn last_epoch(log: &PartitionLog) -> i32 {
+    if log.log_end_offset() == log.log_start_offset() {
+        return -1;
+    }
+    log.epoch_at(log.log_end_offset() - 1).unwrap_or(-1)
+}
+
+impl Partition {
+    /// What to ask the leader; `None` when this broker does not follow.
+    pub(crate) fn fetch_position(&self) -> Option<FetchPosition> {
+        position(&self.inner.lock())
+    }
+
+    /// Applies the leader's answer to the question `asked`. `now_ms`: milliseconds since 1970.
+    pub(crate) fn apply_fetch(
+        self: &Arc<Self>,
+        asked: FetchPosition,
+        outcome: FetchedOutcome,
+        records: &Bytes,
+        now_ms: i64,
+    ) -> FetchStep {
+        self.step(|inner, wakes| {
+            let Some(current) = position(inner) else { return FetchStep::Stop };
+            let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
+            let own_end_of = |epoch| {
+                let end = log.end_offset_for_epoch(epoch);
+                EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset }
+            };
+            let applied = match Follower::decide(asked, current, outcome, own_end_of) {
+                FollowerAction::Append { high_watermark, log_start } => {
+                    append_fetched(log, records, (high_watermark, log_start), now_ms)
+                }
+                FollowerAction::Truncate(end) => self.truncate(log, current, end),
+                FollowerAction::AskLeaderStart => return FetchStep::AskLeaderStart,
+                FollowerAction::BackOff(rejection) => return FetchStep::BackOff(rejection),
+                FollowerAction::Ignore => return FetchStep::Continue,
+            };
+            self.conclude(inner, wakes, applied)
+        })
+    }
+
+    /// Applies the leader's log start, asked for because it does not hold this follower's offset.
+    pub(crate) fn apply_leader_start(self: &Arc<Self>, asked: FetchPosition, leader_start: i64) -> FetchStep {
+        self.step(|inner, wakes| {
+            let Some(current) = position(inner) else { return FetchStep::Stop };
+            let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
+            if current != asked {
+                return FetchStep::Continue;
+            }
+            match Follower::decide_start(current, leader_start) {
+                StartDecision::Keep => FetchStep::BackOff(Rejection::OffsetOutOfRange),
+                StartDecision::ResetTo(start) => {
+                    warn!(
+                        partition = %self.id, leader_epoch = %current.leader_epoch, log_end_offset = current.offset, start,
+                        "the leader's log begins after the end of this one: dropping all and starting there"
+                    );
+                    let applied = log.truncate_fully_and_start_at(start).map(|()| log.update_high_watermark(start));
+                    self.conclude(inner, wakes, applied.map_err(Failure::from))
+                }
+            }
+        })
+    }
+
+    fn truncate(&self, log: &mut PartitionLog, current: FetchPosition, end: i64) -> Result<(), Failure> {
+        let high_watermark = log.high_watermark();
+        info!(
+            partition = %self.id, leader_epoch = %current.leader_epoch, from = current.offset, to = end, high_watermark,
+            "truncating to where the leader's history parts from this one"
+        );
+        if end < high_watermark {
+            warn!(
+                partition = %self.id, leader_epoch = %current.leader_epoch, to = end, high_watermark,
+                "records that were committed are removed: the leader was elected uncleanly"
+            );
+        }
+        log.truncate_to(end)?;
+        log.update_high_watermark(high_watermark.min(end));
+        Ok(())
+    }
+
+    fn conclude(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
+        applied: Result<(), Failure>,
+    ) -> FetchStep {
+        match applied {
+            Ok(()) => FetchStep::Continue,
+            Err(Failure::Stopped(reason)) => {
+                self.fail(inner, wakes, &reason);
+                FetchStep::Stop
+            }
+            Err(Failure::Refused(reason)) => {
+                warn!(partition = %self.id, %reason, "fetched records were not appended; trying again");
+                FetchStep::BackOff(Rejection::CorruptMessage)
+            }
+        }
+    }
+}
+
+/// Why fetched records did not get into the log.
+enum Failure {
+    /// This log is of no more use.
+    Stopped(String),
+    Refused(String),
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Storage(error) => Self::Refused(error.to_string()),
+            other => Self::Stopped(other.to_string()),
+        }
+    }
+}
+
+impl From<AppendError> for Failure {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Stopped(reason) => Self::Stopped(reason),
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+fn append_fetched(
+    log: &mut PartitionLog,
+    records: &Bytes,
+    (high_watermark, leader_start): (i64, i64),
+    now_ms: i64,
+) -> Result<(), Failure> {
+    if !records.is_empty() {
+        log.append_as_follower(records, now_ms)?;
+        if log.flush_due(now_ms) {
+            log.flush()?;
+        }
+    }
+    let high_watermark = high_watermark.min(log.log_end_offset());
+    if log.high_watermark() < high_watermark {
+        log.update_high_watermark(high_watermark);
+    }
+    if log.log_start_offset() < leader_start && leader_start <= log.high_watermark() {
+        log.advance_log_start_offset(leader_start)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! What the control plane does with a partition: orders of the controller, taking office and leaving it, and the ISR
+//! as it is stored.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch};
+use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::rejection::Rejection;
+use zurau_common::zk::isr::StoredIsr;
+
+use super::{Inner, Partition};
+use crate::replica::isr::Proposal;
+use crate::replica::leader::Office;
+use crate::replica::{LogFacts, Role, Verdict};
+
+/// What became of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// The epoch is recorded durably; the take-over write is next.
+    TakeOffice(TakeOver),
+    /// The replica follows; a fetcher has to fetch for it.
+    Follow(BrokerId),
+    /// Nothing new; answered as before.
+    Known(Result<(), Rejection>),
+    /// `highest_epoch`: the highest leader epoch that this replica has seen; the controller goes above it.
+    Refused { rejection: Rejection, highest_epoch: LeaderEpoch },
+}
+
+/// An office that waits for its take-over write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TakeOver {
+    pub(crate) epoch_start: i64,
+    /// min(`min.insync.replicas`, number of target replicas), which decides the ELR (F2).
+    pub(crate) min_in_sync: usize,
+}
+
+/// What a write on the partition has to check (coordination.md, section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoredFacts {
+    pub(crate) leader_epoch: LeaderEpoch,
+    pub(crate) state_version: i32,
+    pub(crate) partition_epoch: PartitionEpoch,
+}
+
+impl Partition {
+    /// Judges an order and carries out what can be done at once. Writes to the disk: the epoch of a leader is
+    /// recorded durably before it serves (F5).
+    pub(crate) fn accept(self: &Arc<Self>, order: &LeaderAndIsr) -> Accepted {
+        self.step(|inner, wakes| {
+            let Some(log) = &mut inner.log else {
+                return Accepted::Refused {
+                    rejection: Rejection::KafkaStorageError,
+                    highest_epoch: LeaderEpoch::UNKNOWN,
+                };
+            };
+            let facts = LogFacts {
+                latest_epoch: log.latest_epoch().map(LeaderEpoch),
+                is_empty: log.log_end_offset() == 0,
+            };
+            match inner.replica.judge(order, facts) {
+                Verdict::Known(outcome) => {
+                    inner.replica.hear(order.controller_epoch);
+                    Accepted::Known(outcome)
+                }
+                Verdict::Refuse(rejection) => {
+                    let highest_epoch = highest_epoch(inner);
+                    warn!(
+                        partition = %self.id, leader = %order.leader, leader_epoch = %order.leader_epoch,
+                        %highest_epoch, %rejection, "the controller's order is refused"
+                    );
+                    Accepted::Refused { rejection, highest_epoch }
+                }
+                Verdict::Follow => {
+                    info!(
+                        partition = %self.id, leader = %order.leader, leader_epoch = %order.leader_epoch,
+                        log_end_offset = log.log_end_offset(), high_watermark = log.high_watermark(), "following"
+                    );
+                    self.dismiss_waiters(inner, wakes);
+                    inner.replica.follow(order);
+                    Accepted::Follow(order.leader)
+                }
+                Verdict::TakeOffice => {
+                    if let Err(error) = log.assign_epoch_start(order.leader_epoch.0) {
+                        self.fail(inner, wakes, &error);
+                        return Accepted::Refused {
+                            rejection: Rejection::KafkaStorageError,
+                            highest_epoch: highest_epoch(inner),
+                        };
+                    }
+                    let epoch_start = log.log_end_offset();
+                    if !inner.replica.begin_take_over(order) {
+                        self.dismiss_waiters(inner, wakes);
+                    }
+                    let target = order.target().len();
+                    let min_in_sync = inner.config.min_insync_replicas.min(target).max(1);
+                    Accepted::TakeOffice(TakeOver { epoch_start, min_in_sync })
+                }
+            }
+        })
+    }
+
+    /// The take-over write is stored: serve. False if another order came in between.
+    pub(crate) fn take_office(
+        self: &Arc<Self>,
+        order: &LeaderAndIsr,
+        take_over: TakeOver,
+        stored: &StoredIsr,
+        is_live: &dyn Fn(BrokerId) -> bool,
+    ) -> bool {
+        let now_ms = self.shared.now_ms();
+        self.step(|inner, wakes| {
+            let office = Office {
+                own: self.shared.own,
+                broker_epoch: self.shared.broker_epoch(),
+                epoch_start: take_over.epoch_start,
+                rules: self.rules(&inner.config),
+            };
+            if !inner.replica.take_office(order, office, stored.clone(), now_ms) {
+                return false;
+            }
+            info!(
+                partition = %self.id, leader_epoch = %order.leader_epoch, partition_epoch = %stored.partition_epoch,
+                isr = ?stored.isr, elr = ?stored.elr, log_end_offset = take_over.epoch_start,
+                recovery = order.recovery, "leading"
+            );
+            if let Some(leader) = inner.replica.leader_mut() {
+                leader.record_live_brokers(is_live, now_ms);
+            }
+            self.settle(inner, wakes);
+            self.propose(inner, wakes);
+            true
+        })
+    }
+
+    /// The take-over cannot be stored.
+    pub(crate) fn refuse_office(&self, order: &LeaderAndIsr, rejection: Rejection) {
+        warn!(
+            partition = %self.id, leader_epoch = %order.leader_epoch, %rejection, "leadership is refused"
+        );
+        self.step(|inner, wakes| {
+            self.dismiss_waiters(inner, wakes);
+            inner.replica.refuse_office(order, rejection);
+        });
+    }
+
+    /// A new session: stops, and forgets every number that came from ZooKeeper (L11).
+    pub(crate) fn forget(&self) {
+        self.step(|inner, wakes| {
+            self.dismiss_waiters(inner, wakes);
+            inner.replica.forget();
+        });
+    }
+
+    /// Stops leading or following, as StopReplica or a shutdown asks.
+    pub(crate) fn stop(&self) {
+        self.step(|inner, wakes| self.leave_roles(inner, wakes, None));
+    }
+
+    /// This broker has learnt that it does not lead in that epoch any more.
+    pub(crate) fn lose_leadership(&self, leader_epoch: LeaderEpoch, why: &str) {
+        self.step(|inner, wakes| {
+            if inner.replica.leader().is_some_and(|leader| leader.leader_epoch() == leader_epoch) {
+                warn!(partition = %self.id, %leader_epoch, why, "leadership is lost");
+                self.leave_roles(inner, wakes, None);
+            }
+        });
+    }
+
+    /// What a write has to check while this broker leads; `None` when it does not.
+    pub(crate) fn stored_facts(&self) -> Option<StoredFacts> {
+        facts(&self.inner.lock())
+    }
+
+    /// The leader epoch and `state` version last heard, whatever the role: what a resignation is fenced by.
+    pub(crate) fn last_order(&self) -> Option<(LeaderEpoch, i32)> {
+        self.inner.lock().replica.view().map(|view| (view.leader_epoch, view.state_version))
+    }
+
+    /// The highest leader epoch that this replica has seen.
+    pub(crate) fn highest_epoch(&self) -> LeaderEpoch {
+        highest_epoch(&self.inner.lock())
+    }
+
+    pub(crate) fn hosts(&self) -> Vec<BrokerId> {
+        self.inner.lock().replica.leader().map(|leader| leader.hosts().to_vec()).unwrap_or_default()
+    }
+
+    /// The controller's list of live brokers has changed (D15).
+    pub(crate) fn record_live_brokers(self: &Arc<Self>, is_live: &dyn Fn(BrokerId) -> bool) {
+        let now_ms = self.shared.now_ms();
+        self.step(|inner, wakes| {
+            if let Some(leader) = inner.replica.leader_mut() {
+                leader.record_live_brokers(is_live, now_ms);
+                self.propose(inner, wakes);
+            }
+        });
+    }
+
+    /// Looks for members that have to leave the ISR and replicas that may join it.
+    pub(crate) fn check_isr(self: &Arc<Self>) {
+        self.step(|inner, wakes| {
+            inner.commits.retain(|waiter| !waiter.is_closed());
+            self.settle(inner, wakes);
+            self.propose(inner, wakes);
+        });
+    }
+
+    /// The proposal in flight, if this broker may make one now: proposing needs the right to serve (section 5).
+    pub(crate) fn open_proposal(&self) -> Option<(StoredFacts, Proposal)> {
+        let inner = self.inner.lock();
+        let leader = inner.replica.leader()?;
+        if !self.may_serve(leader) {
+            return None;
+        }
+        let proposal = leader.isr().proposal()?.clone();
+        Some((facts(&inner)?, proposal))
+    }
+
+    /// Whether a proposal of that epoch is in flight.
+    pub(crate) fn has_proposal_in(&self, leader_epoch: LeaderEpoch) -> bool {
+        let inner = self.inner.lock();
+        let leader = inner.replica.leader().filter(|leader| leader.leader_epoch() == leader_epoch);
+        leader.is_some_and(|leader| leader.isr().proposal().is_some())
+    }
+
+    /// What is stored, as an answer or a reading says; settles the proposal in flight.
+    pub(crate) fn settle_isr(self: &Arc<Self>, leader_epoch: LeaderEpoch, stored: &StoredIsr) {
+        self.step(|inner, wakes| {
+            let Inner { replica, .. } = inner;
+            let Some(leader) = replica.leader_mut().filter(|leader| leader.leader_epoch() == leader_epoch)
+            else {
+                return;
+            };
+            leader.settle(stored.clone());
+            info!(
+                partition = %self.id, %leader_epoch, partition_epoch = %stored.partition_epoch,
+                isr = ?stored.isr, elr = ?stored.elr, "ISR is stored"
+            );
+            self.settle(inner, wakes);
+            self.propose(inner, wakes);
+        });
+    }
+
+    /// The proposal was refused, and not stored.
+    pub(crate) fn refuse_proposal(&self, leader_epoch: LeaderEpoch, rejection: Rejection) {
+        let now_ms = self.shared.now_ms();
+        self.step(|inner, wakes| {
+            let leader = inner.replica.leader_mut().filter(|leader| leader.leader_epoch() == leader_epoch);
+            if let Some(leader) = leader {
+                warn!(partition = %self.id, %leader_epoch, %rejection, "the ISR change was refused");
+                leader.refuse_proposal(now_ms);
+                self.settle(inner, wakes);
+            }
+        });
+    }
+
+    /// The answer to the proposal was lost: it may be stored.
+    pub(crate) fn lose_answer(&self, leader_epoch: LeaderEpoch) {
+        let mut inner = self.inner.lock();
+        if let Some(leader) =
+            inner.replica.leader_mut().filter(|leader| leader.leader_epoch() == leader_epoch)
+        {
+            leader.lose_answer();
+        }
+    }
+
+    pub(crate) fn is_taking_office(&self) -> bool {
+        matches!(self.inner.lock().replica.role(), Role::TakingOffice)
+    }
+}
+
+fn facts(inner: &Inner) -> Option<StoredFacts> {
+    let leader = inner.replica.leader()?;
+    Some(StoredFacts {
+        leader_epoch: leader.leader_epoch(),
+        state_version: inner.replica.view()?.state_version,
+        partition_epoch: leader.isr().stored().partition_epoch,
+    })
+}
+
+fn highest_epoch(inner: &Inner) -> LeaderEpoch {
+    let told = inner.replica.view().map_or(LeaderEpoch::UNKNOWN, |view| view.leader_epoch);
+    let recorded =
+        inner.log.as_ref().and_then(|log| log.latest_epoch()).map_or(LeaderEpoch::UNKNOWN, LeaderEpoch);
+    told.max(recorded)
+}

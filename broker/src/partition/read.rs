@@ -1,0 +1,297 @@
+//! Reads on the leader: fetches of followers and consumers, offsets by time, ends of epochs.
+
+use std::sync::Arc;
+
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
+use zurau_common::rejection::Rejection;
+
+use super::{Inner, Partition};
+use crate::fetch_waiter::FetchWaiter;
+use crate::log::{AbortedTransaction, EpochEnd, PartitionLog, ReadError, ReadPlan, StorageError};
+use crate::replica::leader::Leader;
+use crate::replica::progress::FollowerFetch;
+
+/// How far a consumer may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    /// Up to the high watermark.
+    ReadUncommitted,
+    /// Up to the last stable offset.
+    ReadCommitted,
+}
+
+/// Who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// `broker_epoch`: the registration that the follower names (Fetch from v15).
+    Follower {
+        broker: BrokerId,
+        broker_epoch: Option<BrokerEpoch>,
+    },
+    Consumer {
+        isolation: Isolation,
+    },
+}
+
+/// One partition of a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadRequest {
+    pub(crate) offset: i64,
+    pub(crate) max_bytes: usize,
+    /// Return the first batch whole even if it is larger than `max_bytes`.
+    pub(crate) minimum_one_batch: bool,
+    /// [`LeaderEpoch::UNKNOWN`] when the reader does not say.
+    pub(crate) current_leader_epoch: LeaderEpoch,
+    /// Epoch of the last record that the reader has; [`LeaderEpoch::UNKNOWN`] when it does not say.
+    pub(crate) last_fetched_epoch: LeaderEpoch,
+    pub(crate) reader: Reader,
+}
+
+/// Where the partition stood when it was read; a long poll waits until it has moved from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    leader_epoch: LeaderEpoch,
+    /// High watermark for consumers, log end for followers.
+    end: i64,
+    follower: bool,
+}
+
+/// The answer to a fetch of one partition; the records are read by `plan`, outside of the lock. After that,
+/// [`Partition::leads_in`] tells whether the answer may still be sent.
+#[derive(Debug)]
+pub(crate) struct ReadAnswer {
+    pub(crate) plan: ReadPlan,
+    pub(crate) leader_epoch: LeaderEpoch,
+    pub(crate) high_watermark: i64,
+    pub(crate) last_stable_offset: i64,
+    pub(crate) log_start_offset: i64,
+    /// The reader's history parts from the leader's here; there are no records then (KIP-595).
+    pub(crate) diverging: Option<EpochEnd>,
+    /// Aborted transactions among the records; `None` unless read with [`Isolation::ReadCommitted`].
+    pub(crate) aborted: Option<Vec<AbortedTransaction>>,
+    pub(crate) seen: Seen,
+    /// Kept until the answer is made: time inside this leader is not the follower's lag (D5).
+    _hold: Option<FetchHold>,
+}
+
+#[derive(Debug)]
+struct FetchHold {
+    partition: Arc<Partition>,
+    follower: BrokerId,
+}
+
+impl Drop for FetchHold {
+    fn drop(&mut self) {
+        let now_ms = self.partition.shared.now_ms();
+        let mut inner = self.partition.inner.lock();
+        if let Some(leader) = inner.replica.leader_mut() {
+            leader.record_answer(self.follower, now_ms);
+        }
+    }
+}
+
+/// What ListOffsets asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OffsetQuery {
+    /// −1.
+    Latest,
+    /// −2, and −4 because all records are local.
+    Earliest,
+    /// −3: the first record with the largest timestamp (KIP-734).
+    MaxTimestamp,
+    /// The first record with this timestamp or a later one.
+    AtOrAfter(i64),
+}
+
+/// An offset found by ListOffsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FoundOffset {
+    /// Milliseconds since 1970; −1 for the ends.
+    pub(crate) timestamp: i64,
+    pub(crate) offset: i64,
+    pub(crate) leader_epoch: Option<LeaderEpoch>,
+}
+
+fn storage(error: &StorageError) -> Rejection {
+    tracing::error!(%error, "a read failed");
+    Rejection::KafkaStorageError
+}
+
+impl Partition {
+    /// Whether a leader may serve at this moment: it holds the lease, or is certain without one.
+    pub(super) fn may_serve(&self, leader: &Leader) -> bool {
+        self.shared.holds_lease() || leader.may_serve_without_lease(self.shared.now_ms())
+    }
+
+    /// Reads as the leader. A follower's offset is noted as its progress, unless its history diverges.
+    ///
+    /// # Errors
+    /// Not the leader, wrong epoch, an offset outside the log, a follower that is no host.
+    pub(crate) fn read(self: &Arc<Self>, request: &ReadRequest) -> Result<ReadAnswer, Rejection> {
+        self.step(|inner, wakes| {
+            let leader_epoch = inner.replica.leader_in(request.current_leader_epoch)?.leader_epoch();
+            let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+            if let Some(diverging) = divergence(log, request)? {
+                return Ok(self.answer(inner, request, ReadPlan::EMPTY, (leader_epoch, Some(diverging))));
+            }
+            if request.offset < log.log_start_offset() || log.log_end_offset() < request.offset {
+                return Err(Rejection::OffsetOutOfRange);
+            }
+            let mut hold = None;
+            if let Reader::Follower { broker, broker_epoch } = request.reader {
+                let now_ms = self.shared.now_ms();
+                let fetch = FollowerFetch { offset: request.offset, broker_epoch, now_ms };
+                let log_end = log.log_end_offset();
+                let leader = inner.replica.leader_mut().ok_or(Rejection::NotLeaderOrFollower)?;
+                if !leader.record_fetch(broker, fetch, log_end) {
+                    return Err(Rejection::NotLeaderOrFollower);
+                }
+                hold = Some(FetchHold { partition: Arc::clone(self), follower: broker });
+                self.settle(inner, wakes);
+                self.propose(inner, wakes);
+            }
+            let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+            let bound = match request.reader {
+                Reader::Follower { .. } => log.log_end_offset(),
+                Reader::Consumer { isolation: Isolation::ReadUncommitted } => log.high_watermark(),
+                Reader::Consumer { isolation: Isolation::ReadCommitted } => log.last_stable_offset(),
+            };
+            let plan = log
+                .read_plan(request.offset, request.max_bytes, bound, request.minimum_one_batch)
+                .map_err(|error| match error {
+                    ReadError::OffsetOutOfRange { .. } => Rejection::OffsetOutOfRange,
+                    ReadError::Storage(error) => storage(&error),
+                })?;
+            let aborted = match request.reader {
+                Reader::Consumer { isolation: Isolation::ReadCommitted } => {
+                    let found = log.aborted_transactions(request.offset, bound);
+                    Some(found.map_err(|error| storage(&error))?)
+                }
+                _ => None,
+            };
+            let answer = self.answer(inner, request, plan, (leader_epoch, None));
+            Ok(ReadAnswer { aborted, _hold: hold, ..answer })
+        })
+    }
+
+    fn answer(
+        &self,
+        inner: &Inner,
+        request: &ReadRequest,
+        plan: ReadPlan,
+        (leader_epoch, diverging): (LeaderEpoch, Option<EpochEnd>),
+    ) -> ReadAnswer {
+        let log = inner.log.as_ref().expect("the caller has just read from it");
+        let follower = matches!(request.reader, Reader::Follower { .. });
+        let end = if follower { log.log_end_offset() } else { log.high_watermark() };
+        ReadAnswer {
+            plan,
+            leader_epoch,
+            high_watermark: log.high_watermark(),
+            last_stable_offset: log.last_stable_offset(),
+            log_start_offset: log.log_start_offset(),
+            diverging,
+            aborted: None,
+            seen: Seen { leader_epoch, end, follower },
+            _hold: None,
+        }
+    }
+
+    /// Registers a long poll. It is woken when the partition moves from what was `seen`: the high watermark for
+    /// consumers, the log end for followers, or the leadership. Woken at once if that has happened already.
+    pub(crate) fn wait_for_data(&self, waiter: &Arc<FetchWaiter>, seen: Seen) {
+        let mut inner = self.inner.lock();
+        let Inner { replica, log, committed_waiters, appended_waiters, .. } = &mut *inner;
+        let unchanged = match (replica.leader(), log) {
+            (Some(leader), Some(log)) if leader.leader_epoch() == seen.leader_epoch => {
+                let end = if seen.follower { log.log_end_offset() } else { log.high_watermark() };
+                end == seen.end
+            }
+            _ => false,
+        };
+        if !unchanged {
+            drop(inner);
+            waiter.wake();
+        } else if seen.follower {
+            appended_waiters.add(waiter);
+        } else {
+            committed_waiters.add(waiter);
+        }
+    }
+
+    /// Finds an offset. `isolation`: `None` for a follower, which sees the whole log. `Ok(None)`: there is no such
+    /// record.
+    ///
+    /// # Errors
+    /// Not the leader, wrong epoch; `OffsetNotAvailable` until the high watermark has reached the start of the epoch
+    /// (KIP-207); `NotLeaderOrFollower` for the latest offset while the leader may not serve.
+    pub(crate) fn list_offset(
+        &self,
+        query: OffsetQuery,
+        isolation: Option<Isolation>,
+        current_leader_epoch: LeaderEpoch,
+    ) -> Result<Option<FoundOffset>, Rejection> {
+        let inner = self.inner.lock();
+        let leader = inner.replica.leader_in(current_leader_epoch)?;
+        let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+        let known = isolation.is_none() || leader.knows_the_committed_end(log.high_watermark());
+        let bound = match isolation {
+            None => log.log_end_offset(),
+            Some(Isolation::ReadUncommitted) => log.high_watermark(),
+            Some(Isolation::ReadCommitted) => log.last_stable_offset(),
+        };
+        let found = match query {
+            OffsetQuery::Earliest => {
+                let offset = log.log_start_offset();
+                let leader_epoch = log.epoch_at(offset).map(LeaderEpoch);
+                return Ok(Some(FoundOffset { timestamp: -1, offset, leader_epoch }));
+            }
+            OffsetQuery::Latest if isolation.is_some() && !self.may_serve(leader) => {
+                return Err(Rejection::NotLeaderOrFollower);
+            }
+            OffsetQuery::Latest if !known => return Err(Rejection::OffsetNotAvailable),
+            OffsetQuery::Latest => {
+                let leader_epoch = Some(leader.leader_epoch());
+                return Ok(Some(FoundOffset { timestamp: -1, offset: bound, leader_epoch }));
+            }
+            OffsetQuery::MaxTimestamp => log.max_timestamp_offset(),
+            OffsetQuery::AtOrAfter(timestamp) => log.offset_for_timestamp(timestamp),
+        };
+        match found.map_err(|error| storage(&error))? {
+            Some((timestamp, offset, epoch)) if offset < bound => {
+                Ok(Some(FoundOffset { timestamp, offset, leader_epoch: epoch.map(LeaderEpoch) }))
+            }
+            _ if !known => Err(Rejection::OffsetNotAvailable),
+            _ => Ok(None),
+        }
+    }
+
+    /// Where the largest epoch not above `asked` ends in the leader's log (OffsetsForLeaderEpoch).
+    ///
+    /// # Errors
+    /// Not the leader, wrong epoch.
+    pub(crate) fn end_offset_for_epoch(
+        &self,
+        current_leader_epoch: LeaderEpoch,
+        asked: LeaderEpoch,
+    ) -> Result<EpochEnd, Rejection> {
+        let inner = self.inner.lock();
+        inner.replica.leader_in(current_leader_epoch)?;
+        let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+        Ok(log.end_offset_for_epoch(asked.0))
+    }
+}
+
+/// Whether the reader's last epoch ends earlier in the leader's log than the reader believes.
+fn divergence(log: &PartitionLog, request: &ReadRequest) -> Result<Option<EpochEnd>, Rejection> {
+    let last = request.last_fetched_epoch;
+    if last.0 < 0 {
+        return Ok(None);
+    }
+    let end = log.end_offset_for_epoch(last.0);
+    if end == EpochEnd::UNDEFINED {
+        return Err(Rejection::OffsetOutOfRange);
+    }
+    let diverges = end.leader_epoch < last.0 || end.end_offset < request.offset;
+    Ok(diverges.then_some(end))
+}

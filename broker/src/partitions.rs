@@ -1,0 +1,218 @@
+//! Every partition of this broker, by name and by topic id, in shards so that requests do not meet at one lock.
+
+mod load;
+
+mod upkeep;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use parking_lot::{Mutex, RwLock};
+use tracing::info;
+use uuid::Uuid;
+use zurau_common::id::{TopicId, TopicName, TopicPartition};
+
+use crate::log::{LogDirectory, PartitionLog};
+use crate::partition::{Partition, PartitionConfig};
+use crate::shared::{Shared, wall_clock_ms};
+
+const SHARDS: usize = 16;
+
+type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;
+type ById = HashMap<TopicId, BTreeMap<i32, Arc<Partition>>>;
+
+/// One of `log.dirs`.
+struct Directory {
+    path: PathBuf,
+    opened: Mutex<LogDirectory>,
+}
+
+struct Configs {
+    default: PartitionConfig,
+    by_topic: HashMap<TopicName, PartitionConfig>,
+}
+
+/// The partitions of a broker and the directories that hold them.
+pub(crate) struct Partitions {
+    shared: Arc<Shared>,
+    by_name: [RwLock<ByName>; SHARDS],
+    by_id: [RwLock<ById>; SHARDS],
+    hasher: RandomState,
+    directories: Vec<Directory>,
+    configs: RwLock<Configs>,
+}
+
+impl Partitions {
+    /// `directories`: opened and locked, at least one.
+    pub(crate) fn new(shared: Arc<Shared>, directories: Vec<LogDirectory>, default: PartitionConfig) -> Self {
+        let directories = directories
+            .into_iter()
+            .map(|opened| Directory { path: opened.path().to_owned(), opened: Mutex::new(opened) });
+        Self {
+            shared,
+            by_name: Default::default(),
+            by_id: Default::default(),
+            hasher: RandomState::new(),
+            directories: directories.collect(),
+            configs: RwLock::new(Configs { default, by_topic: HashMap::new() }),
+        }
+    }
+
+    fn name_shard(&self, topic: &str) -> &RwLock<ByName> {
+        &self.by_name[self.hasher.hash_one(topic) as usize % SHARDS]
+    }
+
+    fn id_shard(&self, topic_id: TopicId) -> &RwLock<ById> {
+        &self.by_id[self.hasher.hash_one(topic_id) as usize % SHARDS]
+    }
+
+    pub(crate) fn get(&self, topic: &str, partition: i32) -> Option<Arc<Partition>> {
+        self.name_shard(topic).read().get(topic)?.get(&partition).cloned()
+    }
+
+    pub(crate) fn get_by_id(&self, topic_id: TopicId, partition: i32) -> Option<Arc<Partition>> {
+        self.id_shard(topic_id).read().get(&topic_id)?.get(&partition).cloned()
+    }
+
+    /// All partitions, in no particular order.
+    pub(crate) fn all(&self) -> Vec<Arc<Partition>> {
+        let mut all = Vec::new();
+        for shard in &self.by_name {
+            all.extend(shard.read().values().flat_map(|partitions| partitions.values().cloned()));
+        }
+        all
+    }
+
+    /// Partitions of one topic.
+    pub(crate) fn of_topic(&self, topic: &str) -> Vec<Arc<Partition>> {
+        let shard = self.name_shard(topic).read();
+        shard.get(topic).map(|partitions| partitions.values().cloned().collect()).unwrap_or_default()
+    }
+
+    fn insert(&self, partition: Arc<Partition>) {
+        let TopicPartition { topic, partition: number } = partition.id().clone();
+        let topic_id = partition.topic_id();
+        self.id_shard(topic_id).write().entry(topic_id).or_default().insert(number, Arc::clone(&partition));
+        self.name_shard(&topic).write().entry(topic).or_default().insert(number, partition);
+    }
+
+    fn remove(&self, partition: &Partition) {
+        let TopicPartition { topic, partition: number } = partition.id();
+        let topic_id = partition.topic_id();
+        let mut by_id = self.id_shard(topic_id).write();
+        if let Some(partitions) = by_id.get_mut(&topic_id) {
+            partitions.remove(number);
+            if partitions.is_empty() {
+                by_id.remove(&topic_id);
+            }
+        }
+        drop(by_id);
+        let mut by_name = self.name_shard(topic).write();
+        if let Some(partitions) = by_name.get_mut(topic)
+            && partitions.get(number).is_some_and(|found| found.topic_id() == topic_id)
+        {
+            partitions.remove(number);
+            if partitions.is_empty() {
+                by_name.remove(topic);
+            }
+        }
+    }
+
+    fn config_of(&self, topic: &str) -> PartitionConfig {
+        let configs = self.configs.read();
+        configs.by_topic.get(topic).unwrap_or(&configs.default).clone()
+    }
+
+    /// Takes a topic's configuration; `None` puts the broker's defaults back.
+    pub(crate) fn update_topic_config(&self, topic: &str, config: Option<PartitionConfig>) {
+        {
+            let mut configs = self.configs.write();
+            match config {
+                Some(config) => configs.by_topic.insert(topic.into(), config),
+                None => configs.by_topic.remove(topic),
+            };
+        }
+        let config = self.config_of(topic);
+        for partition in self.of_topic(topic) {
+            partition.set_config(config.clone());
+        }
+    }
+
+    /// The partition, created empty if this broker has none. Writes to the disk.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or holds another incarnation.
+    pub(crate) fn get_or_create(
+        &self,
+        id: &TopicPartition,
+        topic_id: TopicId,
+    ) -> anyhow::Result<Arc<Partition>> {
+        if let Some(found) = self.get(&id.topic, id.partition) {
+            return Ok(found);
+        }
+        let index = self.emptiest_directory();
+        let path = self.directories[index].path.join(id.to_string());
+        let config = self.config_of(&id.topic);
+        let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
+            .with_context(|| format!("the log of {id} cannot be created in {}", path.display()))?;
+        info!(partition = %id, %topic_id, directory = %path.display(), "log created");
+        let partition = Partition::new(Arc::clone(&self.shared), id.clone(), topic_id, (index, log), config);
+        self.insert(Arc::clone(&partition));
+        Ok(partition)
+    }
+
+    fn emptiest_directory(&self) -> usize {
+        if self.directories.len() == 1 {
+            return 0;
+        }
+        let mut counts = vec![0_usize; self.directories.len()];
+        for partition in self.all() {
+            counts[partition.directory()] += 1;
+        }
+        (0..counts.len()).min_by_key(|index| counts[*index]).unwrap_or(0)
+    }
+
+    /// Deletes a partition and its files. Waits for the disk.
+    ///
+    /// # Errors
+    /// The directory cannot be renamed or removed; the partition is gone from memory all the same.
+    pub(crate) fn delete(&self, partition: &Partition) -> anyhow::Result<()> {
+        self.remove(partition);
+        let Some(mut log) = partition.take_log() else { return Ok(()) };
+        self.forget_checkpoints(partition);
+        log.rename_for_deletion(Uuid::new_v4().as_u128())?;
+        log.delete()?;
+        info!(partition = %partition.id(), topic_id = %partition.topic_id(), "replica deleted");
+        Ok(())
+    }
+
+    /// Sets a partition aside that nobody wants any more: its directory gets the ending `-stray`, and stays for
+    /// `stray.retention.ms` (D6).
+    ///
+    /// # Errors
+    /// The directory cannot be renamed.
+    pub(crate) fn set_aside(&self, partition: &Partition, why: &str) -> anyhow::Result<()> {
+        self.remove(partition);
+        let Some(mut log) = partition.take_log() else { return Ok(()) };
+        self.forget_checkpoints(partition);
+        let name: String = partition.id().to_string().chars().take(215).collect();
+        let name = format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128());
+        tracing::warn!(partition = %partition.id(), topic_id = %partition.topic_id(), name, why, "replica set aside");
+        log.rename_directory(&name)?;
+        Ok(())
+    }
+
+    fn forget_checkpoints(&self, partition: &Partition) {
+        let mut directory = self.directories[partition.directory()].opened.lock();
+        directory.checkpoints.remove(partition.id());
+    }
+}
+
+impl std::fmt::Debug for Partitions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Partitions")
+    }
+}

@@ -1,0 +1,167 @@
+//! Opening the logs at start, several at a time, and closing them at the end.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+use zurau_common::id::{TopicId, TopicPartition};
+
+use super::Partitions;
+use crate::log::{FoundDirectory, PartitionLog};
+use crate::partition::Partition;
+use crate::shared::wall_clock_ms;
+
+/// Logs between two lines of progress.
+const PROGRESS_EVERY: usize = 1_000;
+
+/// What loading found.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) partitions: usize,
+    /// Partitions whose log came back shorter than it was known to be: the disk lost records (D1).
+    pub(crate) unclean: Vec<TopicPartition>,
+}
+
+struct Job {
+    directory: usize,
+    partition: TopicPartition,
+    path: PathBuf,
+}
+
+impl Partitions {
+    /// Opens every log, with `threads` at a time for each directory. Waits for the disk. A log that cannot be opened is
+    /// left out, and named in the process's log: its partition has no replica here until that is repaired.
+    ///
+    /// # Errors
+    /// A log directory cannot be listed.
+    pub(crate) fn load(&self, threads: usize) -> anyhow::Result<Loaded> {
+        let mut jobs = VecDeque::new();
+        for (index, directory) in self.directories.iter().enumerate() {
+            for found in directory.opened.lock().list()? {
+                match found {
+                    FoundDirectory::Partition { partition, path } => {
+                        jobs.push_back(Job { directory: index, partition, path });
+                    }
+                    FoundDirectory::ToDelete { path } => remove(&path),
+                    FoundDirectory::Stray { .. } | FoundDirectory::Future { .. } => {}
+                }
+            }
+        }
+        let total = jobs.len();
+        let jobs = Mutex::new(jobs);
+        let loaded = Mutex::new(Loaded::default());
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..(threads * self.directories.len()).clamp(1, total.max(1)) {
+                scope.spawn(|| {
+                    loop {
+                        let Some(job) = jobs.lock().pop_front() else { return };
+                        self.load_one(&job, &loaded);
+                        let done = 1 + done.fetch_add(1, Ordering::Relaxed);
+                        if done % PROGRESS_EVERY == 0 {
+                            info!(done, total, "loading logs");
+                        }
+                    }
+                });
+            }
+        });
+        let loaded = loaded.into_inner();
+        info!(partitions = loaded.partitions, unclean = loaded.unclean.len(), "logs are loaded");
+        Ok(loaded)
+    }
+
+    fn load_one(&self, job: &Job, loaded: &Mutex<Loaded>) {
+        match self.open_log(job) {
+            Ok(Some((partition, clean))) => {
+                let mut loaded = loaded.lock();
+                loaded.partitions += 1;
+                if !clean {
+                    loaded.unclean.push(partition.id().clone());
+                }
+                drop(loaded);
+                self.insert(partition);
+            }
+            Ok(None) => {}
+            Err(reason) => {
+                error!(path = %job.path.display(), "a log cannot be opened; its partition is offline here: {reason:#}");
+            }
+        }
+    }
+
+    fn open_log(&self, job: &Job) -> anyhow::Result<Option<(Arc<Partition>, bool)>> {
+        let (mode, checkpointed) = {
+            let directory = self.directories[job.directory].opened.lock();
+            let checkpoints = &directory.checkpoints;
+            (directory.open_mode(&job.partition), checkpoints.high_watermarks.get(&job.partition))
+        };
+        let config = self.config_of(&job.partition.topic);
+        let mut log = PartitionLog::open(&job.path, config.log.clone(), mode, wall_clock_ms())?;
+        let Some(topic_id) = log.topic_id() else {
+            warn!(path = %job.path.display(), "a partition directory without topic id is left alone");
+            return Ok(None);
+        };
+        let known = checkpointed.unwrap_or(0).max(mode.recovery_point);
+        let clean = known <= log.log_end_offset();
+        if !clean {
+            error!(
+                path = %job.path.display(), log_end_offset = log.log_end_offset(), known,
+                "the log lost records that were known to be in it: this replica leaves the ISR before it joins again"
+            );
+        }
+        log.update_high_watermark(checkpointed.unwrap_or(0));
+        let id = job.partition.clone();
+        let home = (job.directory, log);
+        let partition = Partition::new(Arc::clone(&self.shared), id, TopicId(topic_id), home, config);
+        Ok(Some((partition, clean)))
+    }
+
+    /// Closes every log and marks the directories as left in order. Waits for the disk. Nothing is served any more.
+    ///
+    /// # Errors
+    /// A log that could not be closed, so that its directory gets no mark; the others are closed all the same.
+    pub(crate) fn close(&self) -> anyhow::Result<()> {
+        let mut failed = vec![None; self.directories.len()];
+        let mut ends = Vec::new();
+        for partition in self.all() {
+            let Some(log) = partition.take_log() else {
+                failed[partition.directory()] = Some(format!("{} had failed before", partition.id()));
+                continue;
+            };
+            let (name, high_watermark) = (partition.id().clone(), log.high_watermark());
+            let (log_start, log_end) = (log.log_start_offset(), log.log_end_offset());
+            match log.close() {
+                Ok(()) => ends.push((partition.directory(), name, high_watermark, log_start, log_end)),
+                Err(reason) => failed[partition.directory()] = Some(format!("{}: {reason}", partition.id())),
+            }
+        }
+        for (directory, name, high_watermark, log_start, log_end) in ends {
+            let checkpoints = &mut self.directories[directory].opened.lock().checkpoints;
+            checkpoints.high_watermarks.set(&name, high_watermark);
+            checkpoints.log_starts.set(&name, log_start);
+            checkpoints.recovery_points.set(&name, log_end);
+        }
+        let broker_epoch = self.shared.broker_epoch().0;
+        for (directory, failed) in self.directories.iter().zip(&failed) {
+            let mut opened = directory.opened.lock();
+            match failed {
+                None => opened.mark_clean(broker_epoch)?,
+                Some(_) => opened.checkpoints.write()?,
+            }
+        }
+        match failed.into_iter().flatten().next() {
+            None => Ok(()),
+            Some(reason) => Err(anyhow::anyhow!("a log was not closed cleanly: {reason}")),
+        }
+    }
+}
+
+fn remove(path: &Path) {
+    let removed = std::fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()));
+    if let Err(reason) = removed {
+        warn!("a deleted replica's directory stays; trying again at the next start: {reason:#}");
+    }
+}
