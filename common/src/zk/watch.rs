@@ -56,9 +56,15 @@ struct Pending {
 impl ZooKeeper {
     /// Watches the trees below `roots`, which need not exist. The first event is `Reset`.
     pub fn watch_trees(&self, roots: &[&str]) -> TreeWatch {
+        self.watch_trees_every(roots, ARM_AGAIN_EVERY)
+    }
+
+    /// [`Self::watch_trees`] with another period than five minutes between two `Reset`s without cause.
+    pub fn watch_trees_every(&self, roots: &[&str], arm_again_every: Duration) -> TreeWatch {
         let shared = Arc::new(Shared::default());
         let roots = roots.iter().map(|root| (*root).to_owned()).collect();
-        let follower = Follower { zookeeper: self.clone(), roots, shared: Arc::clone(&shared) };
+        let follower =
+            Follower { zookeeper: self.clone(), roots, arm_again_every, shared: Arc::clone(&shared) };
         TreeWatch { shared, task: tokio::spawn(follower.run()) }
     }
 }
@@ -136,6 +142,7 @@ type Events = SelectAll<BoxStream<'static, WatchedEvent>>;
 struct Follower {
     zookeeper: ZooKeeper,
     roots: Vec<String>,
+    arm_again_every: Duration,
     shared: Arc<Shared>,
 }
 
@@ -193,7 +200,7 @@ impl Follower {
     }
 
     async fn follow(&self, client: &Client, events: &mut Events) -> Interruption {
-        let mut arm_again = Instant::now() + ARM_AGAIN_EVERY;
+        let mut arm_again = Instant::now() + self.arm_again_every;
         loop {
             let event = tokio::select! {
                 // No stream may be asked for more after its last event, and each ends in the same one.
@@ -203,7 +210,7 @@ impl Follower {
                     let Ok(fresh) = self.arm(client).await else { return Interruption::Reconnect };
                     *events = fresh;
                     self.shared.armed();
-                    arm_again = Instant::now() + ARM_AGAIN_EVERY;
+                    arm_again = Instant::now() + self.arm_again_every;
                     continue;
                 }
             };

@@ -46,6 +46,10 @@ macro_rules! scenarios {
 }
 
 scenarios!(
+    a_silent_server_costs_the_lease_and_then_the_session,
+    dropping_the_last_clone_ends_the_session,
+    closing_without_a_connection_does_not_hang,
+    watches_set_anew_go_on_and_do_not_disturb_one_another,
     no_change_is_missed_through_cut_connections,
     a_multi_answers_each_operation_of_the_caller,
     the_chroot_and_the_parents_are_created,
@@ -336,4 +340,93 @@ async fn many_reads_and_writes_keep_their_order(server: TestServer) {
     assert!(matches!(too_large, Err(MultiError::Refused(_))));
     let any_version = zookeeper.multi(&[set("/m", "x", Some(-1))]).await;
     assert!(matches!(any_version, Err(MultiError::Refused(_))), "F12");
+}
+
+async fn a_silent_server_costs_the_lease_and_then_the_session(server: TestServer) {
+    let proxy = Proxy::to(server.port).await;
+    let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    let zookeeper = connect(format!("127.0.0.1:{}", proxy.port), Duration::from_secs(2)).await;
+    zookeeper.multi(&[create("/mine", "", Lifetime::Ephemeral)]).await.unwrap();
+    let until_then = zookeeper.lease().held_until().unwrap();
+
+    proxy.hang();
+    let lost = zookeeper.multi(&[set("/mine", "x", None)]).await;
+    assert_eq!(lost, Err(MultiError::Unknown), "it was sent, and nobody knows how far it came");
+    assert_eq!(zookeeper.lease().held_until(), Some(until_then));
+    until("the lease lapses", || async { !zookeeper.lease().is_held() }).await;
+    until("the server ends the session", || async { !direct.exists("/mine").await.unwrap() }).await;
+    assert_eq!(zookeeper.get("/mine").await, Err(ReadError::ConnectionLoss));
+    proxy.cut();
+    until_state(&zookeeper, SessionState::Ended).await;
+}
+
+async fn dropping_the_last_clone_ends_the_session(server: TestServer) {
+    let direct = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    // Longer than the patience of `until`: the timeout cannot be what ends it.
+    let zookeeper = connect(format!("127.0.0.1:{}", server.port), PATIENCE * 2).await;
+    zookeeper.multi(&[create("/mine", "", Lifetime::Ephemeral)]).await.unwrap();
+    zookeeper.keep_lease(BrokerId(1));
+    let watch = zookeeper.watch_trees(&["/mine"]);
+    drop(zookeeper);
+    drop(watch);
+    until("the session ends", || async { !direct.exists("/mine").await.unwrap() }).await;
+}
+
+async fn closing_without_a_connection_does_not_hang(mut server: TestServer) {
+    let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    server.stop().await;
+    until_state(&zookeeper, SessionState::Disconnected).await;
+    let waiting = zookeeper.clone();
+    let waiting = tokio::spawn(async move { waiting.get("/x").await });
+    tokio::time::timeout(PATIENCE, zookeeper.close()).await.unwrap();
+    assert_eq!(*zookeeper.state().borrow(), SessionState::Ended);
+    assert_eq!(waiting.await.unwrap(), Err(ReadError::SessionEnded));
+    zookeeper.close().await;
+}
+
+async fn watches_set_anew_go_on_and_do_not_disturb_one_another(server: TestServer) {
+    let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(10)).await;
+    zookeeper.create_parents(&["/x", "/x/y"]).await.unwrap();
+    let mut steady = zookeeper.watch_trees(&["/x"]);
+    assert_eq!(steady.next().await, Some(TreeEvent::Reset));
+    let mut anew = zookeeper.watch_trees_every(&["/x", "/x/y"], Duration::from_millis(200));
+    for _ in 0..4 {
+        assert_eq!(anew.next().await, Some(TreeEvent::Reset));
+    }
+    let mut number = 0;
+    loop {
+        let path = format!("/x/y/{number}");
+        number += 1;
+        zookeeper.create_if_absent(&path, b"").await.unwrap();
+        assert_eq!(steady.next().await, Some(TreeEvent::Dirty(vec![path.clone()])));
+        // A reset may come first and cover the event.
+        if anew.next().await == Some(TreeEvent::Dirty(vec![path])) {
+            break;
+        }
+        assert!(number < 100, "the watches that were set anew tell nothing");
+    }
+    let nested = zookeeper.watch_trees(&["/x/y"]);
+    drop(anew);
+    drop(nested);
+    // The withdrawal of the dropped watches is on its way before this.
+    for number in 1_000..1_020 {
+        let path = format!("/x/y/{number}");
+        zookeeper.create_if_absent(&path, b"").await.unwrap();
+        assert_eq!(steady.next().await, Some(TreeEvent::Dirty(vec![path])));
+    }
+}
+
+#[tokio::test]
+async fn an_ensemble_that_is_not_there_is_named() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = ZooKeeperConfig {
+        connect: format!("127.0.0.1:{port}/zurau"),
+        session_timeout: Duration::from_secs(1),
+        connection_timeout: Duration::from_millis(300),
+    };
+    let error = ZooKeeper::connect(config.clone()).await.unwrap_err().to_string();
+    assert!(error.contains(&config.connect), "{error}");
+    let error =
+        ZooKeeper::connect(ZooKeeperConfig { connect: "a:b".to_owned(), ..config }).await.unwrap_err();
+    assert!(format!("{error:#}").contains("no valid port"), "{error:#}");
 }

@@ -13,6 +13,8 @@ enum Mode {
     Pass,
     /// Requests reach the server, answers do not come back.
     LoseAnswers,
+    /// Connections stand, and carry nothing.
+    Hang,
     /// Connections are accepted and closed at once.
     Down,
 }
@@ -52,6 +54,10 @@ impl Proxy {
         self.control.send_modify(|control| control.mode = Mode::LoseAnswers);
     }
 
+    pub(crate) fn hang(&self) {
+        self.control.send_modify(|control| control.mode = Mode::Hang);
+    }
+
     /// Cuts what is connected, and lets nobody in.
     pub(crate) fn take_down(&self) {
         self.control.send_modify(|control| {
@@ -80,22 +86,28 @@ async fn relay(client: TcpStream, port: u16, mut control: watch::Receiver<Contro
     let cuts = control.borrow().cuts;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let modes = control.clone();
+    let (requests, answers) = (control.clone(), control.clone());
     tokio::select! {
-        () = copy(from_client, to_server, None) => {}
-        () = copy(from_server, to_client, Some(modes)) => {}
+        () = copy(from_client, to_server, requests, &[Mode::Hang]) => {}
+        () = copy(from_server, to_client, answers, &[Mode::Hang, Mode::LoseAnswers]) => {}
         _ = control.wait_for(|now| now.cuts != cuts) => {}
     }
 }
 
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, modes: Option<watch::Receiver<Control>>) {
+/// Copies one direction, except in the modes that lose it.
+async fn copy(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    control: watch::Receiver<Control>,
+    lost_in: &[Mode],
+) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let Ok(read) = from.read(&mut buffer).await else { return };
         if read == 0 {
             return;
         }
-        let lost = modes.as_ref().is_some_and(|modes| modes.borrow().mode == Mode::LoseAnswers);
+        let lost = lost_in.contains(&control.borrow().mode);
         if !lost && to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
