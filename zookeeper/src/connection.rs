@@ -72,7 +72,7 @@ pub(crate) async fn serve(
     let outbox =
         Outbox { frames, unsent_bytes: Arc::clone(&unsent_bytes), _closing: closing.clone().drop_guard() };
     let entropy = *uuid::Uuid::new_v4().as_bytes();
-    let hello = Hello { request, address: address.ip(), entropy };
+    let hello = Hello { request, address: address.ip().to_string(), entropy };
     let introduced = async {
         commands.send(Command::Opened(id, outbox)).await.ok()?;
         commands.send(Command::Input(Input::Connect(id, hello), Instant::now())).await.ok()

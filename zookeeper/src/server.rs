@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::connection::{self, Outbox};
+use crate::core::change::Transaction;
 use crate::core::four_letter::{FourLetterWord, Settings};
 use crate::core::{ConnectionId, Core, Effects, Input, Limits, Now, Output};
 use crate::journal::Journal;
@@ -306,7 +307,7 @@ impl Owner {
             }
         }
         self.core.tick(settled, &mut effects);
-        self.persist(&effects).await?;
+        self.persist(std::mem::take(&mut effects.transactions)).await?;
         for output in effects.outputs {
             self.deliver(output);
         }
@@ -317,12 +318,11 @@ impl Owner {
         Ok(())
     }
 
-    async fn persist(&mut self, effects: &Effects) -> anyhow::Result<()> {
-        if effects.transactions.is_empty() {
+    async fn persist(&mut self, transactions: Vec<Transaction>) -> anyhow::Result<()> {
+        if transactions.is_empty() {
             return Ok(());
         }
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
-        let transactions = effects.transactions.clone();
         let zxid = self.core.zxid();
         let snapshot = journal.wants_snapshot().then(|| self.core.to_snapshot());
         let commit = move || -> anyhow::Result<Journal> {
@@ -343,6 +343,7 @@ impl Owner {
                 if !outbox.send(frame) {
                     tracing::warn!(connection = connection.0, "close a connection that does not read");
                     self.outboxes.remove(&connection);
+                    self.core.disconnect(connection);
                 }
             }
             // Without its outbox the connection writes what is left and ends.

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use support::block_on;
 use support::raw::{Body, RawClient, four_letter_word};
+use support::{block_on, eventually};
 use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState};
 use zurau_zookeeper::{Server, ServerConfig};
 
@@ -82,6 +82,26 @@ fn contradictory_settings_and_occupied_places_are_refused() {
         Server::start(durable).await.unwrap().shutdown().await.unwrap();
         Server::start(same_port).await.unwrap().shutdown().await.unwrap();
     });
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped_and_others_do_not_notice() {
+    let server = support::ours::Ours::in_memory();
+    let (mut deaf, _) = RawClient::connect(&server.address(), 30_000);
+    let (mut other, _) = RawClient::connect(&server.address(), 30_000);
+    deaf.create("/large", 0);
+    deaf.done(5, Body::new().string("/large").buffer(&[7; 1_000_000]).int(-1));
+    let asked = 200;
+    for _ in 0..asked {
+        deaf.ask(4, Body::new().string("/large").bool(false));
+    }
+    eventually("the deaf client is given up", || {
+        other.ping();
+        four_letter_word(&server.address(), "srvr").contains("Connections: 1\n")
+    });
+    let answered = std::iter::from_fn(|| deaf.frame()).count();
+    assert!(answered < asked, "all {answered} answers were kept for a client that did not read");
+    other.ping();
 }
 
 struct Process {

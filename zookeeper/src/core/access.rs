@@ -1,7 +1,5 @@
 //! Access control: which lists may be set, and who may do what.
 
-use std::net::Ipv4Addr;
-
 use super::digest;
 use crate::protocol::code::ErrorCode;
 use crate::protocol::types::{Acl, AclList, Identity, permission};
@@ -119,14 +117,20 @@ impl Network {
             Some((address, bits)) => (address, bits.parse().ok().filter(|bits| *bits <= 32)?),
             None => (text, 32),
         };
-        Some(Self { address: address.parse::<Ipv4Addr>().ok()?.to_bits(), bits })
+        Some(Self { address: address_bits(address)?, bits })
     }
 
     fn contains(&self, address: &str) -> bool {
-        let Ok(address) = address.parse::<Ipv4Addr>() else { return false };
+        let Some(address) = address_bits(address) else { return false };
         let mask = u32::MAX.checked_shl(32 - self.bits).unwrap_or(0);
-        address.to_bits() & mask == self.address & mask
+        address & mask == self.address & mask
     }
+}
+
+/// The four octets of an IPv4 address.
+fn address_bits(address: &str) -> Option<u32> {
+    let octets: Vec<u8> = address.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
+    octets.try_into().ok().map(u32::from_be_bytes)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! The life of a session: opening, re-attaching, closing, expiring.
 
-use std::net::IpAddr;
-
 use super::change::Change;
 use super::tree::Lifetime;
 use super::{Connection, ConnectionId, Core, Effects, Now, Output};
@@ -16,7 +14,8 @@ const SESSIONS_MAX: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Hello {
     pub(crate) request: ConnectRequest,
-    pub(crate) address: IpAddr,
+    /// The peer's address, without a port.
+    pub(crate) address: String,
     /// Fresh randomness; becomes the password if a session is opened.
     pub(crate) entropy: [u8; 16],
 }
@@ -46,12 +45,12 @@ impl Core {
         let reply = match granted {
             Some((id, password)) => {
                 self.sessions.attach(id, connection, timeout_ms, now.monotonic_ms);
-                let identity = Identity { scheme: "ip".to_owned(), id: hello.address.to_string() };
+                let identity = Identity { scheme: "ip".to_owned(), id: hello.address.clone() };
                 let open = Connection {
                     session: id,
                     identities: vec![identity],
                     requests: 1,
-                    address: hello.address,
+                    address: hello.address.clone(),
                 };
                 self.connections.insert(connection, open);
                 encode_connected(timeout_ms, id, &password, request.knows_read_only)

@@ -16,7 +16,6 @@ mod watches;
 mod writes;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 use bytes::Bytes;
 
@@ -30,8 +29,8 @@ use sessions::Sessions;
 use tree::{Tree, Undo};
 use watches::Watches;
 
-/// Most watches that one connection may hold; one more closes it.
-const WATCHES_PER_CONNECTION_MAX: usize = 200_000;
+/// Most memory that the watches of one connection may take; more closes it.
+const WATCH_BYTES_PER_CONNECTION_MAX: usize = 64 * 1024 * 1024;
 /// How often containers and nodes with a time to live are looked at, in milliseconds.
 const PERISHABLE_CHECK_INTERVAL_MS: u64 = 1_000;
 
@@ -83,7 +82,7 @@ struct Connection {
     session: i64,
     identities: Vec<Identity>,
     requests: u64,
-    address: IpAddr,
+    address: String,
 }
 
 #[derive(Debug)]
@@ -158,7 +157,7 @@ impl Core {
     }
 
     /// Forgets the connection; the session lives on until its deadline.
-    fn disconnect(&mut self, connection: ConnectionId) {
+    pub(crate) fn disconnect(&mut self, connection: ConnectionId) {
         if let Some(gone) = self.connections.remove(&connection) {
             self.sessions.detach(gone.session, connection);
             self.data_watches.remove_connection(connection);
@@ -193,8 +192,8 @@ impl Core {
         let reply = encode_reply(xid, self.zxid, &result);
         self.replies += 1;
         effects.outputs.push(Output::Send(connection, reply));
-        let watches = self.data_watches.count_of(connection) + self.child_watches.count_of(connection);
-        if closes || refused || watches > WATCHES_PER_CONNECTION_MAX {
+        let watch_bytes = self.data_watches.bytes_of(connection) + self.child_watches.bytes_of(connection);
+        if closes || refused || watch_bytes > WATCH_BYTES_PER_CONNECTION_MAX {
             self.close(connection, effects);
         }
     }
@@ -247,7 +246,7 @@ impl Core {
         credential: &[u8],
     ) -> Result<Body, ErrorCode> {
         let open = self.connections.get_mut(&connection).ok_or(ErrorCode::AuthFailed)?;
-        let address = Identity { scheme: "ip".to_owned(), id: open.address.to_string() };
+        let address = Identity { scheme: "ip".to_owned(), id: open.address.clone() };
         let identity = access::authenticate(scheme, credential, &address).ok_or(ErrorCode::AuthFailed)?;
         if !open.identities.contains(&identity) {
             open.identities.push(identity);

@@ -1,7 +1,5 @@
 //! Stories against the core alone: virtual time, no sockets.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use proptest::prelude::*;
 
 use super::*;
@@ -39,8 +37,7 @@ impl World {
             password: Bytes::copy_from_slice(password),
             knows_read_only: true,
         };
-        let hello =
-            Hello { request, address: IpAddr::V4(Ipv4Addr::LOCALHOST), entropy: [connection as u8; 16] };
+        let hello = Hello { request, address: "127.0.0.1".to_owned(), entropy: [connection as u8; 16] };
         self.step(Input::Connect(ConnectionId(connection), hello));
         let mut reply = Reader::new(self.last_frame(connection));
         reply.i32().unwrap();
@@ -210,6 +207,23 @@ fn containers_and_nodes_with_a_time_to_live_go_when_their_time_is_over() {
     assert!(world.core.tree.node("/container").is_none());
     assert!(world.core.tree.node("/ttl").is_none());
     assert_eq!(world.create(1, "/ttl", 5), ErrorCode::BadArguments.number(), "a TTL mode without a TTL");
+}
+
+#[test]
+fn watches_on_endless_absent_paths_close_their_connection() {
+    let mut world = World::new();
+    world.connect(1, 0, &[], 1_000);
+    world.connect(2, 0, &[], 1_000);
+    let path_bytes = 1_000_000;
+    for number in 0..=WATCH_BYTES_PER_CONNECTION_MAX / path_bytes {
+        assert!(!world.closed(1), "after {number} watches");
+        world.request(1, op::EXISTS, |writer| {
+            writer.string(&format!("/{number}{}", "x".repeat(path_bytes)));
+            writer.bool(true);
+        });
+    }
+    assert!(world.closed(1) && !world.closed(2));
+    assert_eq!(world.core.data_watches.count(), 0);
 }
 
 proptest! {

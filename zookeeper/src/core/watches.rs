@@ -13,11 +13,20 @@ pub(crate) enum WatchMode {
     Recursive,
 }
 
+/// What one more watch costs besides its path, roughly, in bytes.
+const WATCH_OVERHEAD_BYTES: usize = 128;
+
+#[derive(Debug, Default)]
+struct Watched {
+    paths: HashSet<String>,
+    bytes: usize,
+}
+
 /// One table; a server has one for data and one for children.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     by_path: HashMap<String, BTreeMap<ConnectionId, WatchMode>>,
-    by_connection: HashMap<ConnectionId, HashSet<String>>,
+    by_connection: HashMap<ConnectionId, Watched>,
     /// Number of (path, connection) pairs with a recursive watch; without any, a change need not
     /// look at its path's ancestors.
     recursive_count: usize,
@@ -28,15 +37,19 @@ impl Watches {
         let previous = self.by_path.entry(path.to_owned()).or_default().insert(connection, mode);
         self.recursive_count += usize::from(mode == WatchMode::Recursive);
         self.recursive_count -= usize::from(previous == Some(WatchMode::Recursive));
-        self.by_connection.entry(connection).or_default().insert(path.to_owned());
+        let watched = self.by_connection.entry(connection).or_default();
+        if watched.paths.insert(path.to_owned()) {
+            watched.bytes += path.len() + WATCH_OVERHEAD_BYTES;
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.by_connection.values().map(HashSet::len).sum()
+        self.by_connection.values().map(|watched| watched.paths.len()).sum()
     }
 
-    pub(crate) fn count_of(&self, connection: ConnectionId) -> usize {
-        self.by_connection.get(&connection).map_or(0, HashSet::len)
+    /// Memory that the connection's watches take, roughly.
+    pub(crate) fn bytes_of(&self, connection: ConnectionId) -> usize {
+        self.by_connection.get(&connection).map_or(0, |watched| watched.bytes)
     }
 
     pub(crate) fn contains(&self, path: &str, connection: ConnectionId) -> bool {
@@ -59,16 +72,19 @@ impl Watches {
     }
 
     fn forget(&mut self, path: &str, connection: ConnectionId) {
-        if let Some(paths) = self.by_connection.get_mut(&connection) {
-            paths.remove(path);
-            if paths.is_empty() {
+        if let Some(watched) = self.by_connection.get_mut(&connection)
+            && watched.paths.remove(path)
+        {
+            watched.bytes -= path.len() + WATCH_OVERHEAD_BYTES;
+            if watched.paths.is_empty() {
                 self.by_connection.remove(&connection);
             }
         }
     }
 
     pub(crate) fn remove_connection(&mut self, connection: ConnectionId) {
-        for path in self.by_connection.get(&connection).cloned().unwrap_or_default() {
+        let watched = self.by_connection.get(&connection).map(|watched| watched.paths.clone());
+        for path in watched.unwrap_or_default() {
             self.remove(&path, connection);
         }
     }
