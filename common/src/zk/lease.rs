@@ -1,6 +1,5 @@
-//! The lease of a leader (coordination.md, section 5): half the negotiated session timeout, counted from the moment
-//! when the last confirmed write of the session was sent. Answers to pings and reads prove nothing (F10), so they
-//! never come here. CLOCK_BOOTTIME goes on while the machine sleeps; the successor's clock does too.
+//! The lease of a leader on a real clock (coordination.md, section 5). Answers to pings and reads prove nothing (F10),
+//! so they never come here. CLOCK_BOOTTIME goes on while the machine sleeps; the successor's clock does too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A reading of CLOCK_BOOTTIME: time since the machine started, time asleep included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BootTime(pub Duration);
+pub use super::lease_term::BootTime;
+use super::lease_term::Term;
 
 impl BootTime {
     pub fn now() -> Self {
@@ -19,47 +17,6 @@ impl BootTime {
         let nanoseconds =
             u32::try_from(time.tv_nsec).expect("a timespec holds less than a second of nanoseconds");
         Self(Duration::new(seconds, nanoseconds))
-    }
-
-    /// The time from `earlier` until `self`; zero when `earlier` is the later one.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-/// The arithmetic, without a clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Term {
-    session_timeout: Duration,
-    /// When the last confirmed write was sent.
-    confirmed: Option<BootTime>,
-    ended: bool,
-}
-
-impl Term {
-    fn new(session_timeout: Duration) -> Self {
-        Self { session_timeout, confirmed: None, ended: false }
-    }
-
-    /// Answers may come in another order than the writes were sent: the latest sending counts.
-    fn confirm(&mut self, sent: BootTime) {
-        self.confirmed = self.confirmed.max(Some(sent));
-    }
-
-    fn held_until(&self) -> Option<BootTime> {
-        let sent = self.confirmed.filter(|_| !self.ended)?;
-        Some(BootTime(sent.0 + self.session_timeout / 2))
-    }
-
-    fn is_held(&self, now: BootTime) -> bool {
-        self.held_until().is_some_and(|until| now < until)
-    }
-
-    /// How long the keeper may wait before it must write again; zero when it is time.
-    fn renewal_due_in(&self, now: BootTime) -> Duration {
-        let pause = self.session_timeout / 8;
-        self.confirmed.map_or(Duration::ZERO, |sent| pause.saturating_sub(now.since(sent)))
     }
 }
 
@@ -96,7 +53,7 @@ impl Lease {
     }
 
     pub(crate) fn end(&self) {
-        self.term.lock().ended = true;
+        self.term.lock().end();
     }
 
     pub(crate) fn renewal_due_in(&self) -> Duration {
@@ -108,72 +65,17 @@ impl Lease {
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> BootTime {
-        BootTime(Duration::from_millis(millis))
-    }
-
-    fn term() -> Term {
-        Term::new(Duration::from_millis(8_000))
-    }
-
     #[test]
-    fn nothing_is_held_before_a_confirmed_write() {
-        assert!(!term().is_held(at(0)));
-        assert_eq!(term().held_until(), None);
-        assert_eq!(term().renewal_due_in(at(5)), Duration::ZERO);
-    }
-
-    #[test]
-    fn it_lasts_half_the_session_timeout_from_the_sending() {
-        let mut term = term();
-        term.confirm(at(1_000));
-        assert_eq!(term.held_until(), Some(at(5_000)));
-        assert!(term.is_held(at(4_999)));
-        assert!(!term.is_held(at(5_000)), "the end is exclusive");
-    }
-
-    #[test]
-    fn a_late_answer_to_an_early_write_does_not_shorten_it() {
-        let mut term = term();
-        term.confirm(at(3_000));
-        term.confirm(at(1_000));
-        assert_eq!(term.held_until(), Some(at(7_000)));
-    }
-
-    #[test]
-    fn a_lapsed_lease_is_renewed_in_the_same_session() {
-        let mut term = term();
-        term.confirm(at(1_000));
-        assert!(!term.is_held(at(9_000)));
-        term.confirm(at(9_100));
-        assert!(term.is_held(at(9_200)));
-    }
-
-    #[test]
-    fn the_end_of_the_session_ends_it_for_good() {
-        let mut term = term();
-        term.confirm(at(1_000));
-        term.ended = true;
-        assert!(!term.is_held(at(1_001)));
-        term.confirm(at(1_002));
-        assert!(!term.is_held(at(1_003)), "a confirmation that comes after the end revives nothing");
-    }
-
-    #[test]
-    fn the_keeper_writes_every_eighth_of_the_timeout_unless_something_else_was_written() {
-        let mut term = term();
-        term.confirm(at(1_000));
-        assert_eq!(term.renewal_due_in(at(1_400)), Duration::from_millis(600));
-        term.confirm(at(1_900));
-        assert_eq!(term.renewal_due_in(at(2_000)), Duration::from_millis(900));
-        assert_eq!(term.renewal_due_in(at(2_900)), Duration::ZERO);
-        assert_eq!(term.renewal_due_in(at(9_999)), Duration::ZERO);
-    }
-
-    #[test]
-    fn the_clock_goes_on() {
+    fn the_clock_goes_on_and_a_fresh_write_is_a_lease() {
         let earlier = BootTime::now();
         assert!(BootTime::now() >= earlier);
-        assert_eq!(at(3).since(at(5)), Duration::ZERO);
+        let lease = Lease::new(Duration::from_secs(3600));
+        assert!(!lease.is_held());
+        lease.confirm(BootTime::now());
+        assert!(lease.is_held());
+        assert!(lease.remaining() > Duration::from_secs(1700));
+        lease.clone().end();
+        assert!(!lease.is_held());
+        assert_eq!(lease.remaining(), Duration::ZERO);
     }
 }

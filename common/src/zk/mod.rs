@@ -15,6 +15,7 @@ pub mod op;
 
 mod connect_string;
 pub mod lease;
+mod lease_term;
 pub mod read;
 pub mod session;
 pub mod watch;
