@@ -1,0 +1,32 @@
+//! `zurau-bench`: starts a fresh cluster of real processes, loads it as librdkafka would, and reports the result beside
+//! what this machine can do at best. Numbers without the floors of the same run mean nothing.
+
+mod batch;
+mod cold_start;
+mod full_rate;
+mod paced;
+mod produce;
+mod report;
+mod verify;
+
+use clap::{Parser, Subcommand};
+
+/// Load generator and measurements.
+#[derive(Parser)]
+#[command(name = "zurau-bench", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Subcommand)]
+enum Workload {
+    /// Produce with acks=all at full rate and at a fixed rate; memory, CPU and start-up.
+    Produce(produce::ProduceArguments),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().workload {
+        Workload::Produce(arguments) => produce::run(&arguments),
+    }
+}
