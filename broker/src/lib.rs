@@ -31,6 +31,8 @@ mod topic_configs;
 mod topic_creation;
 mod topic_plan;
 
+mod server;
+
 mod start;
 
 use std::net::SocketAddr;

@@ -9,8 +9,12 @@ mod delete_topics;
 mod describe_cluster;
 mod find_coordinator;
 mod init_producer_id;
+mod leader_hint;
 mod list_groups;
+mod list_offsets;
 mod metadata;
+mod offset_for_leader_epoch;
+mod produce;
 mod unsupported;
 
 use std::future::Future;
@@ -40,6 +44,8 @@ pub(crate) type Starting = BoxFuture<'static, Answer>;
 
 /// All served APIs by ascending key.
 pub(crate) const APIS: &[Api] = &[
+    api(ApiKey::Produce, 3, 11, produce::start),
+    api(ApiKey::ListOffsets, 0, 9, list_offsets::start),
     api(ApiKey::Metadata, 0, 12, metadata::start),
     api(ApiKey::FindCoordinator, 0, 6, find_coordinator::start),
     api(ApiKey::ListGroups, 0, 5, list_groups::start),
@@ -47,6 +53,7 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::CreateTopics, 0, 7, create_topics::start),
     api(ApiKey::DeleteTopics, 0, 6, delete_topics::start),
     api(ApiKey::InitProducerId, 0, 5, init_producer_id::start),
+    api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
 ];
@@ -132,15 +139,9 @@ impl Call {
         let answer = match self.decode::<R>() {
             Ok(request) => {
                 let reply = self.reply();
-                let closer = self.connection.closer.clone();
+                let connection = self.connection.clone();
                 let coming = answer(self, request);
-                Answer::Later(Box::pin(async move {
-                    let frame = reply.frame(&coming.await);
-                    if frame.is_none() {
-                        closer.cancel();
-                    }
-                    frame
-                }))
+                Answer::Later(Box::pin(async move { reply.later(&coming.await, &connection) }))
             }
             Err(refused) => refused,
         };
@@ -167,6 +168,15 @@ impl Reply {
                 None
             }
         }
+    }
+
+    /// The framed answer of [`Answer::Later`]; one that cannot be encoded closes the connection.
+    pub(crate) fn later(self, response: &impl Encodable, connection: &Connection) -> Option<Frame> {
+        let frame = self.frame(response);
+        if frame.is_none() {
+            connection.closer.cancel();
+        }
+        frame
     }
 
     pub(crate) fn now(self, response: &impl Encodable) -> Answer {

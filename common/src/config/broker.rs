@@ -36,6 +36,7 @@ pub struct BrokerConfig {
     /// One of `advertised_listeners`.
     pub inter_broker_listener_name: String,
     pub socket_request_max_bytes: usize,
+    pub socket_listen_backlog_size: u32,
     pub queued_max_requests: usize,
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
@@ -106,6 +107,7 @@ impl BrokerConfig {
             advertised_listeners: checked.advertised_listeners,
             inter_broker_listener_name: checked.inter_broker_listener_name,
             socket_request_max_bytes: s.number("socket.request.max.bytes"),
+            socket_listen_backlog_size: s.number("socket.listen.backlog.size"),
             queued_max_requests: s.number("queued.max.requests"),
             max_connections: s.number("max.connections"),
             max_connections_per_ip: s.number("max.connections.per.ip"),

@@ -1,0 +1,69 @@
+//! OffsetForLeaderEpoch (23), versions 0-4: where an epoch ends in the leader's log. Followers and consumers ask it
+//! before they truncate.
+//!
+//! - v1 answers with the epoch that was found too; v2 carries the client's current epoch; v3 the replica id.
+
+use kafka_protocol::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
+use kafka_protocol::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderTopicResult,
+};
+use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
+use zurau_common::id::LeaderEpoch;
+use zurau_common::rejection::Rejection;
+
+use super::leader_hint::{TopicRef, not_hosted};
+use super::{Call, Starting};
+use crate::context::BrokerContext;
+use crate::log::EpochEnd;
+
+pub(super) fn start(call: Call) -> Starting {
+    call.now(|call, request: OffsetForLeaderEpochRequest| {
+        let topics = request.topics.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|asked| {
+                respond(asked.partition, find(&call.context, &topic.topic, asked), call.version())
+            });
+            OffsetForLeaderTopicResult::default()
+                .with_topic(topic.topic.clone())
+                .with_partitions(partitions.collect())
+        });
+        OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
+    })
+}
+
+fn find(
+    context: &BrokerContext,
+    topic: &str,
+    asked: &OffsetForLeaderPartition,
+) -> Result<EpochEnd, Rejection> {
+    let Some(partition) = context.partitions.get(topic, asked.partition) else {
+        let image = context.metadata.image();
+        return Err(not_hosted(&image, &TopicRef::Name(topic.into()), asked.partition));
+    };
+    partition.end_offset_for_epoch(LeaderEpoch(asked.current_leader_epoch), LeaderEpoch(asked.leader_epoch))
+}
+
+fn respond(partition: i32, found: Result<EpochEnd, Rejection>, version: i16) -> EpochEndOffset {
+    let response = EpochEndOffset::default().with_partition(partition);
+    match found {
+        Err(rejection) => response.with_error_code(rejection.code()),
+        Ok(end) if version == 0 => response.with_end_offset(end.end_offset),
+        Ok(end) => response.with_leader_epoch(end.leader_epoch).with_end_offset(end.end_offset),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handlers::tests::assert_every_version_encodes;
+
+    #[test]
+    fn every_version_encodes() {
+        let end = EpochEnd { leader_epoch: 3, end_offset: 9 };
+        assert_every_version_encodes::<OffsetForLeaderEpochRequest>(|version| {
+            let partitions =
+                vec![respond(0, Ok(end), version), respond(1, Err(Rejection::FencedLeaderEpoch), version)];
+            let topic = OffsetForLeaderTopicResult::default().with_partitions(partitions);
+            OffsetForLeaderEpochResponse::default().with_topics(vec![topic])
+        });
+    }
+}
