@@ -31,14 +31,14 @@ mod topic_configs;
 mod topic_creation;
 mod topic_plan;
 
-mod server;
-
 mod start;
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use zurau_common::config::BrokerConfig;
+use zurau_common::config::{BrokerConfig, load_broker};
+use zurau_common::process::{ServerArguments, StopSignals, run_server};
 
 use context::BrokerContext;
 use start::Runtimes;
@@ -74,5 +74,29 @@ impl Broker {
     /// Controlled shutdown: hands leaderships over, ends the session, closes the logs. At most ten seconds.
     pub async fn shutdown(self) {
         start::shutdown(self).await;
+    }
+}
+
+/// The broker as a process: from its command line to its exit code (2: wrong configuration).
+pub fn run(arguments: &ServerArguments) -> ExitCode {
+    let config = load_broker(arguments.config.as_deref(), &arguments.overrides);
+    run_server("zurau-broker", config, |config| &config.settings, serve)
+}
+
+async fn serve(config: BrokerConfig, signals: &mut StopSignals) -> anyhow::Result<()> {
+    let broker = tokio::select! {
+        broker = Broker::start(config) => broker?,
+        signal = signals.wait() => {
+            tracing::info!("{signal} before the broker was ready");
+            return Ok(());
+        }
+    };
+    tokio::select! {
+        reason = broker.wait() => Err(reason),
+        signal = signals.wait() => {
+            tracing::info!("{signal}: handing over and stopping");
+            broker.shutdown().await;
+            Ok(())
+        }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+use crate::config::{ConfigError, Settings};
 
 /// Exit code of a process whose configuration is wrong; nothing was touched then.
 pub const EXIT_CODE_CONFIGURATION: u8 = 2;
@@ -18,6 +21,43 @@ pub struct ServerArguments {
     /// One more setting, stronger than file and environment; may be given several times.
     #[arg(long = "override", value_name = "key=value")]
     pub overrides: Vec<String>,
+}
+
+/// A server process from its configuration to its exit code: logging, a runtime for its main task, and the signals
+/// that stop it. `serve` returns when it has stopped because of a signal, or with the reason why it cannot go on.
+pub fn run_server<C>(
+    name: &str,
+    config: Result<C, ConfigError>,
+    settings: impl FnOnce(&C) -> &Settings,
+    serve: impl AsyncFnOnce(C, &mut StopSignals) -> anyhow::Result<()>,
+) -> ExitCode {
+    let config = match config {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{name}: the configuration is wrong; nothing was started\n{error}");
+            return ExitCode::from(EXIT_CODE_CONFIGURATION);
+        }
+    };
+    start_logging();
+    log_warnings(settings(&config));
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| {
+            runtime.block_on(async {
+                let mut signals = StopSignals::listen()?;
+                serve(config, &mut signals).await
+            })
+        });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{name} ends: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, `info` and above. A second call changes
@@ -44,7 +84,7 @@ pub fn start_logging() {
 }
 
 /// Logs what was odd about the configuration.
-pub fn log_warnings(settings: &crate::config::Settings) {
+pub fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         tracing::warn!("configuration: {warning}");
     }
