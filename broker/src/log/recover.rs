@@ -5,6 +5,7 @@ use std::path::Path;
 use tracing::{info, warn};
 
 use super::batch::{BatchHeader, HEADER_BYTES};
+use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
 use super::files::{LogFile, read_if_present, read_up_to, remove_if_present};
 use super::partition_log::PartitionLog;
@@ -46,10 +47,7 @@ impl PartitionLog {
             let marker = Marker::parse(&header, &batch[HEADER_BYTES..]);
             segment.note(&header, self.config.index_interval_bytes)?;
             adopt(&mut producers, segment, &header, marker)?;
-            let epoch = header.partition_leader_epoch;
-            if epoch >= 0 && self.epochs.latest().is_none_or(|latest| latest.leader_epoch < epoch) {
-                self.epochs.assign(epoch, header.base_offset);
-            }
+            note_epoch(&mut self.epochs, &header, self.log_start_offset);
         }
         let cut = segment.size_bytes < file_bytes;
         if cut {
@@ -71,10 +69,7 @@ impl PartitionLog {
         for segment in self.segments.values() {
             let mut scan = HeaderScan::new(&segment.log, 0, segment.size_bytes)?;
             while let Some((header, _)) = scan.next()? {
-                let epoch = header.partition_leader_epoch;
-                if epoch >= 0 && self.epochs.latest().is_none_or(|latest| latest.leader_epoch < epoch) {
-                    self.epochs.assign(epoch, header.base_offset);
-                }
+                note_epoch(&mut self.epochs, &header, self.log_start_offset);
             }
         }
         Ok(())
@@ -129,6 +124,15 @@ impl PartitionLog {
             remove_if_present(&path)?;
         }
         Ok(ProducerStates::new(first_base))
+    }
+}
+
+/// Takes the epoch of a batch into the history, unless the batch lies wholly below the log start.
+fn note_epoch(epochs: &mut LeaderEpochs, header: &BatchHeader, log_start_offset: i64) {
+    let epoch = header.partition_leader_epoch;
+    let newer = epochs.latest().is_none_or(|latest| latest.leader_epoch < epoch);
+    if epoch >= 0 && newer && header.last_offset() >= log_start_offset {
+        epochs.assign(epoch, header.base_offset);
     }
 }
 

@@ -55,7 +55,14 @@ impl PartitionLog {
         }
         self.remove_snapshots(|offset| offset > new_end)?;
         sync_directory(&self.directory)?;
-        self.rebuild_producers()
+        self.rebuild_producers()?;
+        if self.active().read_next_offset()? < new_end {
+            // The cut is in a gap that compaction left: without a segment there a restart would end the log lower and
+            // use offsets again.
+            let created_ms = self.active().last_append_ms;
+            self.roll(new_end, created_ms)?;
+        }
+        Ok(())
     }
 
     /// Removes everything; the log is then empty and starts at `offset`: log start = high watermark = log end (HW-09).

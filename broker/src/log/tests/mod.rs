@@ -2,4 +2,7 @@
 
 mod basics;
 mod fixtures;
+mod model;
 mod producers;
+mod retention;
+mod validation;
