@@ -52,6 +52,10 @@ impl Lease {
         self.term.lock().confirm(sent);
     }
 
+    pub(crate) fn grant(&self, session_timeout: Duration) {
+        self.term.lock().grant(session_timeout);
+    }
+
     pub(crate) fn end(&self) {
         self.term.lock().end();
     }

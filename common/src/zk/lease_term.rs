@@ -29,6 +29,11 @@ impl Term {
         Self { session_timeout, confirmed: None, ended: false }
     }
 
+    /// The server granted the session another timeout when it was attached again. A longer one changes nothing.
+    pub(crate) fn grant(&mut self, session_timeout: Duration) {
+        self.session_timeout = self.session_timeout.min(session_timeout);
+    }
+
     /// Answers may come in another order than the writes were sent: the latest sending counts.
     pub(crate) fn confirm(&mut self, sent: BootTime) {
         self.confirmed = self.confirmed.max(Some(sent));
@@ -97,6 +102,16 @@ mod tests {
         assert!(!term.is_held(at(9_000)));
         term.confirm(at(9_100));
         assert!(term.is_held(at(9_200)));
+    }
+
+    #[test]
+    fn a_shorter_session_timeout_shortens_the_lease_that_is_held() {
+        let mut term = term();
+        term.confirm(at(1_000));
+        term.grant(Duration::from_millis(9_000));
+        assert_eq!(term.held_until(), Some(at(5_000)));
+        term.grant(Duration::from_millis(4_000));
+        assert_eq!(term.held_until(), Some(at(3_000)));
     }
 
     #[test]

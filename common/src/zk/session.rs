@@ -304,28 +304,51 @@ impl Keeper {
         let mut attempts =
             Attempts::new("the ZooKeeper session cannot be attached again".to_owned()).at_most(longest_pause);
         loop {
-            let error = {
-                let inner = self.inner.upgrade()?;
-                match inner.attach_again().await {
-                    Ok(client) => {
-                        let states = client.state_watcher();
-                        info!(session = %inner.session.id(), "ZooKeeper session attached again");
-                        inner.change(|now| {
-                            now.client = Some(client);
-                            now.generation += 1;
-                        });
-                        return Some(states);
-                    }
-                    Err(zk::Error::SessionExpired) => {
-                        warn!(session = %inner.session.id(), "ZooKeeper says that the session is over");
-                        inner.end();
-                        return None;
-                    }
-                    Err(error) => error,
-                }
+            let inner = self.inner.upgrade()?;
+            let attached = match inner.attach_again().await {
+                Ok(client) => catch_up(client).await,
+                Err(error) => Err(error),
             };
-            attempts.failed(&error.to_string()).await;
+            match attached {
+                Ok(client) => {
+                    let states = client.state_watcher();
+                    info!(session = %inner.session.id(), "ZooKeeper session attached again");
+                    inner.lease.grant(client.session_timeout());
+                    inner.change(|now| {
+                        now.client = Some(client);
+                        now.generation += 1;
+                    });
+                    return Some(states);
+                }
+                Err(zk::Error::SessionExpired) => {
+                    warn!(session = %inner.session.id(), "ZooKeeper says that the session is over");
+                    inner.end();
+                    return None;
+                }
+                Err(error) => {
+                    drop(inner);
+                    attempts.failed(&error.to_string()).await;
+                }
+            }
         }
+    }
+}
+
+/// A new client knows nothing of what the session has seen, so its server may be behind: reads would go back in time.
+/// Until that server has caught up the client is not used. A living client is never dropped here, since that would end
+/// the session.
+async fn catch_up(client: Client) -> Result<Client, zk::Error> {
+    loop {
+        match client.sync("/").await {
+            Ok(()) => return Ok(client),
+            // The client has given up in its turn, by its own clock or because the server said so: ask again.
+            Err(zk::Error::SessionExpired | zk::Error::ClientClosed) => {
+                return Err(zk::Error::ConnectionLoss);
+            }
+            // It connects again by itself, and sends the next one then.
+            Err(error) => debug!("ZooKeeper's server has not caught up yet: {error}"),
+        }
+        tokio::task::yield_now().await;
     }
 }
 

@@ -82,8 +82,20 @@ impl ZooKeeper {
         self.create_parents(PERSISTENT_PARENTS).await
     }
 
-    /// Creates those of the persistent znodes that are missing; parents come before children in `paths`.
+    /// Creates those of the persistent znodes that are missing; parents come before children in `paths`. After a lost
+    /// answer it looks again.
     pub async fn create_parents(&self, paths: &[&str]) -> Result<(), MultiError> {
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            match self.create_missing(paths).await {
+                Err(MultiError::Unknown) if looks < 5 => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn create_missing(&self, paths: &[&str]) -> Result<(), MultiError> {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         let found = self.get_many(&paths).await.map_err(|error| match error {
             ReadError::SessionEnded => MultiError::SessionEnded,
