@@ -348,7 +348,7 @@ async fn catch_up(client: Client) -> Result<Client, zk::Error> {
             // It connects again by itself, and sends the next one then.
             Err(error) => debug!("ZooKeeper's server has not caught up yet: {error}"),
         }
-        tokio::task::yield_now().await;
+        sleep(FIRST_PAUSE).await;
     }
 }
 

@@ -36,23 +36,42 @@ impl TestServer {
 
     /// `None`, with a loud line, where the machine has no ZooKeeper.
     pub(crate) async fn apache() -> Option<Self> {
-        let java = Command::new("java").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if java.is_err() || !Path::new(JAR).exists() {
-            eprintln!("SKIP: this test needs java and {JAR} (package zookeeper); nothing was tested");
+        if !apache_is_here() {
             return None;
         }
-        let directory = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let data = directory.path().join("data");
-        let config = format!(
-            "tickTime={TICK_MILLIS}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
-             admin.enableServer=false\n",
-            data.display()
-        );
-        std::fs::write(directory.path().join("zoo.cfg"), config).unwrap();
-        let mut server = Self { directory, port, running: Running::Nothing { in_process: false } };
+        let mut server = Self::prepared("");
         server.run().await;
         Some(server)
+    }
+
+    /// Three servers that elect a leader among them.
+    pub(crate) async fn ensemble() -> Option<Vec<Self>> {
+        if !apache_is_here() {
+            return None;
+        }
+        let members: String =
+            (1..=3).map(|id| format!("server.{id}=127.0.0.1:{}:{}\n", free_port(), free_port())).collect();
+        let config = format!("initLimit=20\nsyncLimit=20\n{members}");
+        let mut servers: Vec<Self> = (0..3).map(|_| Self::prepared(&config)).collect();
+        for (id, server) in (1..).zip(&mut servers) {
+            let data = server.directory.path().join("data");
+            std::fs::create_dir(&data).unwrap();
+            std::fs::write(data.join("myid"), format!("{id}\n")).unwrap();
+            server.run().await;
+        }
+        Some(servers)
+    }
+
+    fn prepared(more: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = format!(
+            "tickTime={TICK_MILLIS}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
+             admin.enableServer=false\nmaxSessionTimeout=120000\n{more}",
+            directory.path().join("data").display()
+        );
+        std::fs::write(directory.path().join("zoo.cfg"), config).unwrap();
+        Self { directory, port, running: Running::Nothing { in_process: false } }
     }
 
     /// Starts the server, after `stop` with the data it had, and waits until it answers.
@@ -116,6 +135,19 @@ impl Drop for TestServer {
             kill(process);
         }
     }
+}
+
+fn apache_is_here() -> bool {
+    let java = Command::new("java").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let here = java.is_ok() && Path::new(JAR).exists();
+    if !here {
+        eprintln!("SKIP: this test needs java and {JAR} (package zookeeper); nothing was tested");
+    }
+    here
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn kill(mut process: Child) {
