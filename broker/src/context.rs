@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use zurau_common::config::BrokerConfig;
 use zurau_common::id::BrokerEpoch;
 
+use crate::handlers::FetchSessions;
 use crate::metadata::SharedMetadata;
 use crate::partitions::Partitions;
 use crate::producer_ids::ProducerIds;
@@ -23,6 +24,7 @@ pub(crate) struct BrokerContext {
     pub(crate) metadata: SharedMetadata,
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
+    pub(crate) fetch_sessions: FetchSessions,
     pub(crate) zookeeper: SessionSlot,
     /// Value of `/cluster/id`, set before the first registration.
     pub(crate) cluster_id: OnceLock<String>,
@@ -31,6 +33,7 @@ pub(crate) struct BrokerContext {
 impl BrokerContext {
     pub(crate) fn new(config: BrokerConfig, shared: Arc<Shared>, partitions: Partitions) -> Self {
         Self {
+            fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
             topic_configs: TopicConfigs::new(config.clone()),
             config,
             shared,

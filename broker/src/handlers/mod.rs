@@ -7,6 +7,7 @@ mod create_partitions;
 mod create_topics;
 mod delete_topics;
 mod describe_cluster;
+mod fetch;
 mod find_coordinator;
 mod init_producer_id;
 mod leader_hint;
@@ -31,6 +32,8 @@ use zurau_common::wire::server::{Answer, Connection, Frame, RequestHandler};
 
 use crate::context::BrokerContext;
 
+pub(crate) use self::fetch::FetchSessions;
+
 /// One served API.
 pub(crate) struct Api {
     pub(crate) key: ApiKey,
@@ -45,6 +48,7 @@ pub(crate) type Starting = BoxFuture<'static, Answer>;
 /// All served APIs by ascending key.
 pub(crate) const APIS: &[Api] = &[
     api(ApiKey::Produce, 3, 11, produce::start),
+    api(ApiKey::Fetch, 4, 17, fetch::start),
     api(ApiKey::ListOffsets, 0, 9, list_offsets::start),
     api(ApiKey::Metadata, 0, 12, metadata::start),
     api(ApiKey::FindCoordinator, 0, 6, find_coordinator::start),

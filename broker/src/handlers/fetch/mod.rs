@@ -1,0 +1,402 @@
+//! Fetch (1), versions 4-17: reads record batches, for clients and for followers. Versions below 4 carry record
+//! formats v0 and v1 only (D7).
+//!
+//! - An answer waits up to `max_wait_ms` until `min_bytes` are there; an error or a diverging epoch ends the wait.
+//! - The first batch of an answer is returned whole, however small the limits are.
+//! - v4 isolation level; v7 sessions (`session`); v9 the reader's leader epoch; v10 allows zstd; v12 the epoch of the
+//!   last fetched record, answered with the point of divergence; v13 topics by id; v15 the follower's broker epoch;
+//!   v16 names the leader when this broker is not it; v17 the follower's directory, of no use in ZooKeeper mode.
+//! - Records are passed from the log to the socket as they are (`encode`).
+
+mod encode;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::messages::FetchRequest;
+use tokio::time::{Instant, timeout_at};
+use tracing::error;
+use uuid::Uuid;
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName};
+use zurau_common::rejection::Rejection;
+use zurau_common::wire::server::{Answer, Connection, Frame};
+
+use self::encode::{FetchAnswer, PartitionAnswer, encode};
+pub(crate) use self::session::FetchSessions;
+use self::session::{Fetching, NO_SESSION, PartitionFetch, PartitionKey, SessionRequest, Told};
+use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
+use super::{Call, Reply, Starting};
+use crate::context::BrokerContext;
+use crate::fetch_waiter::FetchWaiter;
+use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
+
+/// First version that names topics by id.
+const TOPIC_IDS_FROM: i16 = 13;
+/// First version that may carry zstd.
+const ZSTD_FROM: i16 = 10;
+/// First version that names the leader beside an error.
+const LEADER_HINTS_FROM: i16 = 16;
+
+pub(super) fn start(call: Call) -> Starting {
+    let answer = match call.decode::<FetchRequest>() {
+        Ok(request) => begin(call, &request),
+        Err(refused) => refused,
+    };
+    Box::pin(std::future::ready(answer))
+}
+
+fn begin(call: Call, request: &FetchRequest) -> Answer {
+    let version = call.version();
+    let reader = reader(request, version);
+    let session = session_request(request, version, matches!(reader, Reader::Follower { .. }));
+    let reply = call.reply();
+    match call.context.fetch_sessions.begin(session, call.context.shared.now_ms()) {
+        Err(rejection) => {
+            let answer = FetchAnswer {
+                error_code: rejection.code(),
+                session_id: NO_SESSION,
+                partitions: Vec::new(),
+                endpoints: Vec::new(),
+            };
+            Answer::Now(encode(&answer, version, reply.correlation_id))
+        }
+        Ok(fetching) => {
+            let bytes_max =
+                usize::try_from(request.max_bytes).unwrap_or(0).min(call.context.config.fetch_max_bytes);
+            let job = Job {
+                reply,
+                reader,
+                bytes_min: usize::try_from(request.min_bytes).unwrap_or(0).min(bytes_max),
+                bytes_max,
+                deadline: Instant::now()
+                    + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
+                fetching,
+                context: call.context,
+                connection: call.connection,
+            };
+            Answer::Later(Box::pin(async move { Some(job.run().await) }))
+        }
+    }
+}
+
+fn reader(request: &FetchRequest, version: i16) -> Reader {
+    let (replica, epoch) = if 15 <= version {
+        (request.replica_state.replica_id.0, request.replica_state.replica_epoch)
+    } else {
+        (request.replica_id.0, -1)
+    };
+    if 0 <= replica {
+        let broker_epoch = (0 <= epoch).then_some(BrokerEpoch(epoch));
+        return Reader::Follower { broker: BrokerId(replica), broker_epoch };
+    }
+    let isolation =
+        if request.isolation_level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted };
+    Reader::Consumer { isolation }
+}
+
+fn session_request(request: &FetchRequest, version: i16, is_follower: bool) -> SessionRequest {
+    let by_id = TOPIC_IDS_FROM <= version;
+    let topic_ref = |name: &str, id: Uuid| {
+        if by_id { TopicRef::Id(TopicId(id)) } else { TopicRef::Name(TopicName::from(name)) }
+    };
+    let mut partitions = Vec::new();
+    for topic in &request.topics {
+        let reference = topic_ref(&topic.topic, topic.topic_id);
+        partitions.extend(topic.partitions.iter().map(|asked| {
+            let key = PartitionKey { topic: reference.clone(), partition: asked.partition };
+            let fetch = PartitionFetch {
+                offset: asked.fetch_offset,
+                max_bytes: asked.partition_max_bytes,
+                current_leader_epoch: asked.current_leader_epoch,
+                last_fetched_epoch: asked.last_fetched_epoch,
+            };
+            (key, fetch)
+        }));
+    }
+    let mut forgotten = Vec::new();
+    for topic in &request.forgotten_topics_data {
+        let reference = topic_ref(&topic.topic, topic.topic_id);
+        forgotten.extend(
+            topic
+                .partitions
+                .iter()
+                .map(|number| PartitionKey { topic: reference.clone(), partition: *number }),
+        );
+    }
+    SessionRequest {
+        id: request.session_id,
+        epoch: request.session_epoch,
+        uses_topic_ids: by_id,
+        is_follower,
+        partitions,
+        forgotten,
+    }
+}
+
+/// A fetch that is being answered.
+struct Job {
+    context: Arc<BrokerContext>,
+    connection: Connection,
+    reply: Reply,
+    reader: Reader,
+    bytes_min: usize,
+    bytes_max: usize,
+    deadline: Instant,
+    fetching: Fetching,
+}
+
+type Read = Result<(Arc<Partition>, ReadAnswer), Rejection>;
+
+impl Job {
+    async fn run(self) -> Frame {
+        let mut reads = self.read_all();
+        while !self.is_enough(&reads) && Instant::now() < self.deadline {
+            let waiter = FetchWaiter::new();
+            for (partition, answer) in reads.iter().flatten() {
+                partition.wait_for_data(&waiter, answer.seen);
+            }
+            if timeout_at(self.deadline, waiter.woken()).await.is_err() {
+                break;
+            }
+            // The old answers live until the new ones are there: time in here is not the follower's lag (D5).
+            reads = self.read_all();
+        }
+        self.answer(reads)
+    }
+
+    /// Where the records of each partition are; none is read yet.
+    fn read_all(&self) -> Vec<Read> {
+        let mut left = self.bytes_max;
+        let mut first = true;
+        let reads = self.fetching.partitions.iter().map(|(key, fetch)| {
+            let read = self.read_one(key, fetch, left, first);
+            if let Ok((_, answer)) = &read {
+                left = left.saturating_sub(answer.plan.len());
+                first &= answer.plan.is_empty();
+            }
+            read
+        });
+        reads.collect()
+    }
+
+    fn read_one(&self, key: &PartitionKey, fetch: &PartitionFetch, left: usize, first: bool) -> Read {
+        let partitions = &self.context.partitions;
+        let found = match &key.topic {
+            TopicRef::Name(name) => partitions.get(name, key.partition),
+            TopicRef::Id(id) => partitions.get_by_id(*id, key.partition),
+        };
+        let partition =
+            found.ok_or_else(|| not_hosted(&self.context.metadata.image(), &key.topic, key.partition))?;
+        let answer = partition.read(&ReadRequest {
+            offset: fetch.offset,
+            max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(left),
+            minimum_one_batch: first,
+            current_leader_epoch: LeaderEpoch(fetch.current_leader_epoch),
+            last_fetched_epoch: LeaderEpoch(fetch.last_fetched_epoch),
+            reader: self.reader,
+        })?;
+        Ok((partition, answer))
+    }
+
+    /// Whether the answer need not wait: enough bytes, nothing to wait for, or something to tell at once.
+    fn is_enough(&self, reads: &[Read]) -> bool {
+        let mut bytes = 0;
+        for read in reads {
+            match read {
+                Ok((_, answer)) if answer.diverging.is_none() => bytes += answer.plan.len(),
+                _ => return true,
+            }
+        }
+        reads.is_empty() || self.bytes_min <= bytes
+    }
+
+    fn answer(&self, reads: Vec<Read>) -> Frame {
+        let version = self.reply.api_version;
+        let image = self.context.metadata.image();
+        let mut hints = LeaderHints::new(&image, &self.connection.listener.0);
+        let mut answers: Vec<PartitionAnswer> = Vec::with_capacity(reads.len());
+        for ((key, _), read) in self.fetching.partitions.iter().zip(reads) {
+            let answer =
+                match read.and_then(|(partition, answer)| finish_read(&partition, answer, key, version)) {
+                    Ok(answer) => answer,
+                    Err(rejection) => {
+                        let mut refused = PartitionAnswer::refused(key.partition, rejection.code());
+                        if LEADER_HINTS_FROM <= version {
+                            refused.current_leader = hints.leader(rejection, &key.topic, key.partition);
+                        }
+                        refused
+                    }
+                };
+            answers.push(answer);
+        }
+        let told: Vec<Told> = answers.iter().map(told).collect();
+        let sessions = &self.context.fetch_sessions;
+        let now_ms = self.context.shared.now_ms();
+        let (session_id, wanted) = sessions.finish(&self.fetching, &told, random_session_id, now_ms);
+        let partitions = self.fetching.partitions.iter().zip(answers).zip(wanted);
+        let partitions = partitions
+            .filter_map(|(((key, _), answer), wanted)| wanted.then_some((&key.topic, answer)))
+            .collect();
+        let endpoints = hints.endpoints().collect();
+        let answer = FetchAnswer { error_code: 0, session_id, partitions, endpoints };
+        encode(&answer, version, self.reply.correlation_id)
+    }
+}
+
+/// Reads the records. The leadership is checked afterwards: what was read before a truncation is not answered.
+fn finish_read(
+    partition: &Partition,
+    answer: ReadAnswer,
+    key: &PartitionKey,
+    version: i16,
+) -> Result<PartitionAnswer, Rejection> {
+    let records = if answer.plan.is_empty() {
+        Bytes::new()
+    } else {
+        let records = answer.plan.read().map_err(|reason| {
+            error!(partition = %partition.id(), %reason, "records cannot be read");
+            Rejection::KafkaStorageError
+        })?;
+        if !partition.leads_in(answer.leader_epoch) {
+            return Err(Rejection::NotLeaderOrFollower);
+        }
+        if version < ZSTD_FROM && holds_zstd(&records) {
+            return Err(Rejection::UnsupportedCompressionType);
+        }
+        records
+    };
+    Ok(PartitionAnswer {
+        partition: key.partition,
+        error_code: 0,
+        high_watermark: answer.high_watermark,
+        last_stable_offset: answer.last_stable_offset,
+        log_start_offset: answer.log_start_offset,
+        diverging: answer.diverging,
+        current_leader: None,
+        aborted: answer.aborted,
+        records,
+    })
+}
+
+fn told(answer: &PartitionAnswer) -> Told {
+    Told {
+        has_records: !answer.records.is_empty(),
+        is_special: answer.error_code != 0 || answer.diverging.is_some(),
+        high_watermark: answer.high_watermark,
+        log_start_offset: answer.log_start_offset,
+    }
+}
+
+/// Session ids are positive; zero is left to the caller, who asks again.
+fn random_session_id() -> i32 {
+    i32::try_from(Uuid::new_v4().as_u128() & 0x7fff_ffff).expect("31 bits")
+}
+
+/// Whether a batch is compressed with zstd, which clients before v10 cannot read (CLI-06).
+fn holds_zstd(records: &[u8]) -> bool {
+    const LENGTH_AT: usize = 8;
+    const ATTRIBUTES_AT: usize = 22;
+    const ZSTD: u8 = 4;
+    let mut rest = records;
+    while let (Some(length), Some(attributes)) = (rest.get(LENGTH_AT..LENGTH_AT + 4), rest.get(ATTRIBUTES_AT))
+    {
+        if attributes & 0x07 == ZSTD {
+            return true;
+        }
+        let length: [u8; 4] = length.try_into().expect("four bytes");
+        let Some(next) = usize::try_from(i32::from_be_bytes(length))
+            .ok()
+            .and_then(|length| rest.get(LENGTH_AT + 4 + length..))
+        else {
+            return false;
+        };
+        rest = next;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic, ReplicaState};
+    use zurau_common::wire::control::to_wire_topic;
+
+    use super::*;
+
+    #[test]
+    fn followers_and_clients_are_told_apart_in_every_version() {
+        let consumer = |isolation| Reader::Consumer { isolation };
+        let follower = |epoch: Option<i64>| Reader::Follower {
+            broker: BrokerId(3),
+            broker_epoch: epoch.map(BrokerEpoch),
+        };
+        let old = FetchRequest::default().with_replica_id(3.into());
+        let new = |epoch| {
+            let state = ReplicaState::default().with_replica_id(3.into()).with_replica_epoch(epoch);
+            FetchRequest::default().with_replica_state(state)
+        };
+        let client = FetchRequest::default().with_replica_id((-1).into());
+        let rows = [
+            (old.clone(), 14, follower(None)),
+            (new(7), 15, follower(Some(7))),
+            (new(-1), 17, follower(None)),
+            (client.clone(), 4, consumer(Isolation::ReadUncommitted)),
+            (client.clone().with_isolation_level(1), 17, consumer(Isolation::ReadCommitted)),
+        ];
+        for (request, version, expected) in rows {
+            assert_eq!(reader(&request, version), expected, "v{version}");
+        }
+    }
+
+    #[test]
+    fn topics_are_named_as_their_version_names_them() {
+        let id = Uuid::from_u128(4);
+        let partition = FetchPartition::default()
+            .with_partition(2)
+            .with_fetch_offset(9)
+            .with_current_leader_epoch(5)
+            .with_last_fetched_epoch(4)
+            .with_partition_max_bytes(100);
+        let topic = FetchTopic::default()
+            .with_topic(to_wire_topic("t"))
+            .with_topic_id(id)
+            .with_partitions(vec![partition]);
+        let forgotten = ForgottenTopic::default()
+            .with_topic(to_wire_topic("t"))
+            .with_topic_id(id)
+            .with_partitions(vec![7]);
+        let request = FetchRequest::default()
+            .with_session_id(3)
+            .with_session_epoch(2)
+            .with_topics(vec![topic])
+            .with_forgotten_topics_data(vec![forgotten]);
+        for (version, reference) in [(12, TopicRef::Name("t".into())), (13, TopicRef::Id(TopicId(id)))] {
+            let session = session_request(&request, version, true);
+            let key = |partition| PartitionKey { topic: reference.clone(), partition };
+            let fetch =
+                PartitionFetch { offset: 9, max_bytes: 100, current_leader_epoch: 5, last_fetched_epoch: 4 };
+            assert_eq!(session.partitions, [(key(2), fetch)]);
+            assert_eq!(session.forgotten, [key(7)]);
+            assert_eq!((session.id, session.epoch, session.is_follower), (3, 2, true));
+            assert_eq!(session.uses_topic_ids, version == 13);
+        }
+    }
+
+    #[test]
+    fn zstd_is_found_in_any_batch() {
+        let batch = |attributes: u8| {
+            let mut batch = vec![0; 61];
+            batch[11] = 49;
+            batch[22] = attributes;
+            batch
+        };
+        assert!(!holds_zstd(&[batch(0), batch(3)].concat()));
+        assert!(holds_zstd(&[batch(0), batch(4)].concat()));
+        assert!(holds_zstd(&[batch(0), batch(0x14)].concat()), "transactional");
+        assert!(!holds_zstd(b"short"));
+        let mut negative = batch(0);
+        negative[8] = 0xff;
+        assert!(!holds_zstd(&negative));
+    }
+}
