@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::InvalidZnode;
+use super::{EPOCH_MAX, InvalidZnode};
 use crate::id::{BrokerId, ControllerEpoch};
 
 /// Value of `/controller`: who is active and where its requests are answered.
@@ -33,13 +33,16 @@ impl ActiveController {
 }
 
 /// # Errors
-/// Not a whole number ≥ 0.
+/// Not a whole number ≥ 0, or one so large that it could not be raised for ever.
 pub fn decode_controller_epoch(value: &[u8]) -> Result<ControllerEpoch, InvalidZnode> {
     let text = String::from_utf8_lossy(value);
-    let number: Option<i32> = text.trim().parse().ok().filter(|epoch| *epoch >= 0);
-    number
-        .map(ControllerEpoch)
-        .ok_or_else(|| InvalidZnode::new("/controller_epoch", format!("'{text}' is not a whole number")))
+    let number: Option<i32> = text.trim().parse().ok().filter(|epoch| (0..=EPOCH_MAX).contains(epoch));
+    number.map(ControllerEpoch).ok_or_else(|| {
+        InvalidZnode::new(
+            "/controller_epoch",
+            format!("'{text}' is not a whole number between 0 and {EPOCH_MAX}"),
+        )
+    })
 }
 
 pub fn encode_controller_epoch(epoch: ControllerEpoch) -> Vec<u8> {
@@ -123,6 +126,7 @@ mod tests {
         assert_eq!(encode_controller_epoch(ControllerEpoch(12)), b"12");
         assert_eq!(decode_controller_epoch(b"12\n"), Ok(ControllerEpoch(12)));
         assert!(decode_controller_epoch(b"-1").is_err());
+        assert!(decode_controller_epoch(b"2147483647").is_err());
 
         let golden = r#"{"version":"1","id":"abc"}"#;
         assert_eq!(String::from_utf8(encode_cluster_id("abc")).unwrap(), golden);

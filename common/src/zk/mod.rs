@@ -23,6 +23,10 @@ mod write;
 
 use thiserror::Error;
 
+/// The largest leader or controller epoch that is read: far beyond any number of elections, and as far from the end of
+/// the numbers, so that a mistyped one cannot make the next overflow.
+pub(crate) const EPOCH_MAX: i32 = i32::MAX / 2;
+
 /// A znode holds something that its reader cannot understand. Shown to the admin in an `error` child, so the text
 /// says what stands there and what should.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::InvalidZnode;
+use super::{EPOCH_MAX, InvalidZnode};
 use crate::id::{BrokerId, ControllerEpoch, LeaderEpoch};
 
 /// Value of `…/[partition_id]/state`. `target` is a subset of `replicas`.
@@ -43,6 +43,17 @@ impl PartitionState {
                 format!("its version is {}, this release knows 1", state.version),
             ));
         }
+        // An epoch that has no successor would stop elections for good, or wrap round.
+        let epochs = [state.leader_epoch.0, state.controller_epoch.0];
+        if !epochs.iter().all(|epoch| (0..=EPOCH_MAX).contains(epoch)) {
+            return Err(InvalidZnode::new(
+                WHAT,
+                format!(
+                    "leader epoch {} and controller epoch {} must be between 0 and {EPOCH_MAX}",
+                    state.leader_epoch, state.controller_epoch
+                ),
+            ));
+        }
         if let Some(id) = state.target.iter().find(|id| !state.replicas.contains(id)) {
             return Err(InvalidZnode::new(WHAT, format!("target {id} is not among its replicas")));
         }
@@ -71,9 +82,16 @@ mod tests {
         let golden = r#"{"version":1,"leader":1,"leader_epoch":7,"controller_epoch":3,"replicas":[1,2,3],"target":[1,2],"recovery":false}"#;
         assert_eq!(String::from_utf8(state.encode()).unwrap(), golden);
         assert_eq!(PartitionState::decode(golden.as_bytes()), Ok(state));
-        for bad in
-            ["", "{}", &golden.replace("\"version\":1", "\"version\":2"), &golden.replace("[1,2]", "[9]")]
-        {
+        for bad in [
+            "",
+            "{}",
+            &golden.replace("\"version\":1", "\"version\":2"),
+            &golden.replace("[1,2]", "[9]"),
+            &golden.replace("\"leader_epoch\":7", "\"leader_epoch\":-1"),
+            &golden.replace("\"leader_epoch\":7", "\"leader_epoch\":2147483647"),
+            &golden.replace("\"controller_epoch\":3", "\"controller_epoch\":-1"),
+            &golden.replace("\"controller_epoch\":3", "\"controller_epoch\":2147483647"),
+        ] {
             assert!(PartitionState::decode(bad.as_bytes()).is_err(), "{bad}");
         }
     }

@@ -67,8 +67,9 @@ impl TopicIdEntry {
                     format!("[{first},{last}] is not a range of partitions"),
                 ));
             }
-            entry.insert_range(first, last);
+            entry.started.push((first, last));
         }
+        entry.merge();
         Ok(entry)
     }
 
@@ -83,11 +84,13 @@ impl TopicIdEntry {
 
     /// Marks a partition as one that has had an ISR. Never undone while the incarnation lives.
     pub fn start(&mut self, partition: i32) {
-        self.insert_range(partition, partition);
+        if !self.is_started(partition) {
+            self.started.push((partition, partition));
+            self.merge();
+        }
     }
 
-    fn insert_range(&mut self, first: i32, last: i32) {
-        self.started.push((first, last));
+    fn merge(&mut self) {
         self.started.sort_unstable();
         let mut merged: Vec<(i32, i32)> = Vec::with_capacity(self.started.len());
         for (first, last) in self.started.drain(..) {
