@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use zurau_common::config::BrokerConfig;
 use zurau_common::id::BrokerEpoch;
 
+use crate::control::ControlPlane;
 use crate::handlers::FetchSessions;
 use crate::metadata::SharedMetadata;
 use crate::partitions::Partitions;
@@ -21,6 +22,7 @@ pub(crate) struct BrokerContext {
     pub(crate) config: BrokerConfig,
     pub(crate) shared: Arc<Shared>,
     pub(crate) partitions: Partitions,
+    pub(crate) control: ControlPlane,
     pub(crate) metadata: SharedMetadata,
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
@@ -31,13 +33,19 @@ pub(crate) struct BrokerContext {
 }
 
 impl BrokerContext {
-    pub(crate) fn new(config: BrokerConfig, shared: Arc<Shared>, partitions: Partitions) -> Self {
+    pub(crate) fn new(
+        config: BrokerConfig,
+        shared: Arc<Shared>,
+        partitions: Partitions,
+        control: ControlPlane,
+    ) -> Self {
         Self {
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
             topic_configs: TopicConfigs::new(config.clone()),
             config,
             shared,
             partitions,
+            control,
             metadata: SharedMetadata::default(),
             producer_ids: ProducerIds::default(),
             zookeeper: SessionSlot::new(),

@@ -31,21 +31,25 @@ mod topic_configs;
 mod topic_creation;
 mod topic_plan;
 
+mod control;
+mod fetchers;
+mod isr_proposer;
+mod registration;
+mod take_over;
+
 mod start;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use zurau_common::config::{BrokerConfig, load_broker};
 use zurau_common::process::{ServerArguments, StopSignals, run_server};
 
-use context::BrokerContext;
-use start::Runtimes;
+use start::{Parts, Runtimes};
 
 /// A running broker. Dropping it stops it at once, as a kill would; [`Broker::shutdown`] hands its partitions over.
 pub struct Broker {
-    context: Arc<BrokerContext>,
+    parts: Parts,
     runtimes: Runtimes,
     addresses: Vec<(String, SocketAddr)>,
 }

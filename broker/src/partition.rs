@@ -29,7 +29,7 @@ use crate::waiters::OffsetWaiters;
 
 pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
 pub(crate) use follow::FetchStep;
-pub(crate) use office::{Accepted, StoredFacts, TakeOver};
+pub(crate) use office::{Accepted, OpenProposal, StoredFacts, TakeOver};
 pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader, Seen};
 
 /// What a topic's configuration means for each of its partitions.

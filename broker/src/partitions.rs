@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use parking_lot::{Mutex, RwLock};
 use tracing::info;
 use uuid::Uuid;
-use zurau_common::id::{TopicId, TopicName, TopicPartition};
+use zurau_common::id::{BrokerId, TopicId, TopicName, TopicPartition};
 
 use crate::log::{LogDirectory, PartitionLog};
 use crate::partition::{Partition, PartitionConfig};
@@ -59,6 +59,17 @@ impl Partitions {
             directories: directories.collect(),
             configs: RwLock::new(Configs { default, by_topic: HashMap::new() }),
         }
+    }
+
+    /// Checks that the directories belong to this broker and cluster, and writes that down where it is missing.
+    ///
+    /// # Errors
+    /// A directory of another broker or cluster; a disk error.
+    pub(crate) fn claim_directories(&self, broker: BrokerId, cluster_id: &str) -> anyhow::Result<()> {
+        for directory in &self.directories {
+            directory.opened.lock().claim(broker.0, cluster_id)?;
+        }
+        Ok(())
     }
 
     fn name_shard(&self, topic: &str) -> &RwLock<ByName> {
@@ -124,6 +135,11 @@ impl Partitions {
     fn config_of(&self, topic: &str) -> PartitionConfig {
         let configs = self.configs.read();
         configs.by_topic.get(topic).unwrap_or(&configs.default).clone()
+    }
+
+    /// Takes changed defaults of the broker, for topics that come later.
+    pub(crate) fn set_default_config(&self, config: PartitionConfig) {
+        self.configs.write().default = config;
     }
 
     /// Takes a topic's configuration; `None` puts the broker's defaults back.

@@ -69,8 +69,11 @@ impl Shared {
         BrokerEpoch(self.broker_epoch.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_registration(&self, epoch: BrokerEpoch, lease: Lease) {
+    pub(crate) fn set_broker_epoch(&self, epoch: BrokerEpoch) {
         self.broker_epoch.store(epoch.0, Ordering::Release);
+    }
+
+    pub(crate) fn set_lease(&self, lease: Lease) {
         *self.lease.write() = Some(lease);
     }
 

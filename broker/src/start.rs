@@ -1,23 +1,45 @@
-//! Starting and stopping a broker: the order of things, and the two runtimes.
+//! Starting and stopping a broker: the order of things, the two runtimes, and the life of its ZooKeeper sessions.
 
+mod stop;
+
+mod tasks;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
-use tracing::{error, info};
-use zurau_common::config::BrokerConfig;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+use zurau_common::config::{BrokerConfig, Listener};
+use zurau_common::id::TopicPartition;
+use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
+use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
+use zurau_common::zk::session::{SessionState, ZooKeeper, ZooKeeperConfig};
 
 use crate::Broker;
 use crate::context::BrokerContext;
+use crate::control::ControlPlane;
+use crate::fetchers::FetchSettings;
+use crate::handlers::Handlers;
+use crate::isr_proposer::Proposer;
 use crate::log::LogDirectory;
 use crate::partition_config::partition_config;
 use crate::partitions::Partitions;
-use crate::shared::{ReplicationSettings, Shared};
+use crate::registration::{Identity, Registrar};
+use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
+use crate::topic_configs::Changed;
+
+pub(crate) use stop::shutdown;
 
 /// Threads of the control plane: the session, the lease, orders of the controller.
 const CONTROL_THREADS: usize = 2;
+/// Logs opened at a time in each directory, at least.
+const LOADING_THREADS_MIN: usize = 4;
+/// Pause before another session is tried after one could not be had.
+const SESSION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The broker's two runtimes: a page-cache write that blocks on the data plane never delays a heartbeat.
 pub(crate) struct Runtimes {
@@ -50,11 +72,6 @@ impl Runtimes {
         self.control.as_ref().expect("the runtime ends with this value").handle().clone()
     }
 
-    /// Ends the broker with a reason.
-    pub(crate) fn failure_sender(&self) -> watch::Sender<Option<Arc<str>>> {
-        self.failure.clone()
-    }
-
     pub(crate) async fn failure(&self) -> anyhow::Error {
         let mut failure = self.failure.subscribe();
         let reason = failure.wait_for(Option::is_some).await.expect("the sender is in this value").clone();
@@ -71,27 +88,83 @@ impl Drop for Runtimes {
     }
 }
 
+/// What a start needs of the runtimes.
+struct Planes {
+    data: Handle,
+    control: Handle,
+    failure: watch::Sender<Option<Arc<str>>>,
+}
+
+/// What a running broker is made of, besides its runtimes.
+pub(crate) struct Parts {
+    pub(crate) context: Arc<BrokerContext>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) registrar: Arc<tokio::sync::Mutex<Registrar>>,
+    /// Cancelled when the broker stops: sessions are not replaced any more, background work ends.
+    pub(crate) stopping: CancellationToken,
+}
+
 pub(crate) async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
     let runtimes = Runtimes::new(config.broker_id.0)?;
-    let control = runtimes.control();
-    let starting = control.spawn(start_on_control(config));
-    let context = starting.await.context("starting the broker panicked")??;
-    Ok(Broker { context, runtimes, addresses: Vec::new() })
+    let planes =
+        Planes { data: runtimes.data(), control: runtimes.control(), failure: runtimes.failure.clone() };
+    let starting = runtimes.control().spawn(start_on_control(config, planes));
+    let parts = starting.await.context("starting the broker panicked")??;
+    let addresses = parts.server.local_addresses();
+    let addresses = addresses.iter().map(|(name, address)| (name.to_string(), *address)).collect();
+    Ok(Broker { parts, runtimes, addresses })
 }
 
-async fn start_on_control(config: BrokerConfig) -> anyhow::Result<Arc<BrokerContext>> {
-    let context =
-        tokio::task::spawn_blocking(move || open(config)).await.context("opening the logs panicked")??;
-    Ok(context)
+async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Result<Parts> {
+    let zookeeper = connect(&config);
+    let (data, control) = (planes.data.clone(), planes.control.clone());
+    let for_logs = config.clone();
+    let opening = tokio::task::spawn_blocking(move || open(for_logs, control, data));
+    let (zookeeper, opened) = tokio::join!(zookeeper, opening);
+    let (context, requests, unclean) = opened.context("opening the logs panicked")??;
+    let zookeeper = zookeeper?;
+    let server = Arc::new(bind(&context, &planes.data).await?);
+    let identity = identity(&context.config, server.local_addresses())?;
+    let mut registrar = Registrar::new(Arc::clone(&context), identity, unclean);
+    planes.control.spawn(Proposer::new(Arc::clone(&context), requests).run());
+    enter(&context, &mut registrar, &zookeeper).await?;
+    let registrar = Arc::new(tokio::sync::Mutex::new(registrar));
+    let stopping = CancellationToken::new();
+    let parts = Parts { context, server, registrar, stopping };
+    tasks::spawn(&parts.context, &planes.data, &parts.stopping);
+    let sessions = keep_sessions(Arc::clone(&parts.context), Arc::clone(&parts.registrar), zookeeper);
+    let (stopping, failure) = (parts.stopping.clone(), planes.failure);
+    planes.control.spawn(async move {
+        tokio::select! {
+            reason = sessions => {
+                error!("the broker cannot go on: {reason:#}");
+                failure.send_replace(Some(format!("{reason:#}").into()));
+            }
+            () = stopping.cancelled() => {}
+        }
+    });
+    Ok(parts)
 }
+
+async fn connect(config: &BrokerConfig) -> anyhow::Result<ZooKeeper> {
+    ZooKeeper::connect(ZooKeeperConfig {
+        connect: config.zookeeper_connect.to_string(),
+        session_timeout: config.zookeeper_session_timeout,
+        connection_timeout: config.zookeeper_connection_timeout,
+    })
+    .await
+}
+
+type Opened =
+    (Arc<BrokerContext>, tokio::sync::mpsc::UnboundedReceiver<PartitionRequest>, Vec<TopicPartition>);
 
 /// Opens the log directories and loads every log. Waits for the disk.
-fn open(config: BrokerConfig) -> anyhow::Result<Arc<BrokerContext>> {
+fn open(config: BrokerConfig, control: Handle, data: Handle) -> anyhow::Result<Opened> {
     let settings = ReplicationSettings {
         lag_max_ms: millis(config.replica_lag_time_max),
         fetch_wait_max_ms: millis(config.replica_fetch_wait_max),
     };
-    let (shared, _requests) = Shared::new(config.broker_id, settings);
+    let (shared, requests) = Shared::new(config.broker_id, settings);
     let directories = config
         .log_dirs
         .iter()
@@ -99,18 +172,152 @@ fn open(config: BrokerConfig) -> anyhow::Result<Arc<BrokerContext>> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
     let partitions = Partitions::new(Arc::clone(&shared), directories, default);
-    partitions.load(config.num_recovery_threads_per_data_dir.max(4))?;
-    Ok(Arc::new(BrokerContext::new(config, shared, partitions)))
+    let loaded = partitions.load(config.num_recovery_threads_per_data_dir.max(LOADING_THREADS_MIN))?;
+    let plane = ControlPlane::new(Arc::clone(&shared), FetchSettings::of(&config), control, data);
+    let context = Arc::new(BrokerContext::new(config, shared, partitions, plane));
+    Ok((context, requests, loaded.unclean))
 }
 
-pub(crate) async fn shutdown(broker: Broker) {
-    let Broker { context, runtimes, .. } = broker;
-    let closing = runtimes.control().spawn_blocking(move || context.partitions.close());
-    match tokio::time::timeout(Duration::from_secs(10), closing).await {
-        Ok(Ok(Ok(()))) => info!("the broker has stopped"),
-        Ok(Ok(Err(reason))) => error!("the broker has stopped, not cleanly: {reason:#}"),
-        Ok(Err(_)) | Err(_) => error!("the broker has stopped before its logs were closed"),
+/// Listens, on the data plane.
+async fn bind(context: &Arc<BrokerContext>, data: &Handle) -> anyhow::Result<Server> {
+    let config = &context.config;
+    let listeners: Vec<ListenerAddress> = config
+        .listeners
+        .iter()
+        .map(|listener| ListenerAddress {
+            name: ListenerName::from(listener.name.as_str()),
+            host: listener.host.clone(),
+            port: listener.port,
+        })
+        .collect();
+    let limits = ServerLimits {
+        request_bytes_max: config.socket_request_max_bytes,
+        connections_max: config.max_connections,
+        connections_per_address_max: config.max_connections_per_ip,
+        idle_max: config.connections_max_idle.unwrap_or(Duration::from_secs(u64::from(u32::MAX))),
+        ..ServerLimits::default()
+    };
+    let handlers = Arc::new(Handlers::new(Arc::clone(context)));
+    let binding = data.spawn(async move { Server::bind(&listeners, limits, handlers).await });
+    binding.await.context("binding the listeners panicked")?
+}
+
+/// How others reach this broker. A port that the system chose is known only now.
+fn identity(config: &BrokerConfig, bound: &[(ListenerName, SocketAddr)]) -> anyhow::Result<Identity> {
+    let endpoint = |listener: &Listener| {
+        let bound =
+            bound.iter().find(|(name, _)| *name.0 == *listener.name).map(|(_, address)| address.port());
+        let port = if listener.port == 0 { bound.unwrap_or(0) } else { listener.port };
+        let host = if listener.host.is_empty() { host_name() } else { listener.host.clone() };
+        Endpoint { name: listener.name.clone(), host, port, protocol: format!("{:?}", listener.protocol) }
+    };
+    let endpoints: Vec<Endpoint> = config.advertised_listeners.iter().map(endpoint).collect();
+    let inter_broker = endpoints
+        .iter()
+        .find(|endpoint| endpoint.name == config.inter_broker_listener_name)
+        .context("the inter-broker listener is not advertised")?;
+    let address = Address { host: inter_broker.host.clone(), port: inter_broker.port };
+    let software = format!("zurau {}", env!("CARGO_PKG_VERSION"));
+    Ok(Identity { address, endpoints: Endpoints::new(endpoints, config.broker_rack.clone(), software) })
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Registers under a session and lets everything use it.
+async fn enter(
+    context: &Arc<BrokerContext>,
+    registrar: &mut Registrar,
+    zookeeper: &ZooKeeper,
+) -> anyhow::Result<()> {
+    // Requests of the controller may come the moment the broker is alive.
+    context.zookeeper.set(Some(zookeeper.clone()));
+    if let Err(reason) = registrar.register(zookeeper).await {
+        context.zookeeper.set(None);
+        return Err(reason);
     }
+    let (for_configs, session) = (Arc::clone(context), zookeeper.clone());
+    tokio::spawn(async move {
+        let changed = |changed: &Changed| apply_config(&for_configs, changed);
+        for_configs.topic_configs.follow(session, changed).await;
+    });
+    Ok(())
+}
+
+fn apply_config(context: &BrokerContext, changed: &Changed) {
+    let expiration = context.config.producer_id_expiration;
+    let config_of = |topic: &str| partition_config(&context.topic_configs.get(topic), expiration);
+    match changed {
+        Changed::Topic(topic) => context.partitions.update_topic_config(topic, Some(config_of(topic))),
+        Changed::Everything => {
+            context.partitions.set_default_config(config_of(""));
+            let topics: std::collections::BTreeSet<_> =
+                context.partitions.all().iter().map(|partition| Arc::clone(&partition.id().topic)).collect();
+            for topic in topics {
+                context.partitions.update_topic_config(&topic, Some(config_of(&topic)));
+            }
+        }
+    }
+}
+
+/// Follows the session, and replaces it when the server has ended it. Returns the reason why the broker must stop.
+async fn keep_sessions(
+    context: Arc<BrokerContext>,
+    registrar: Arc<tokio::sync::Mutex<Registrar>>,
+    mut zookeeper: ZooKeeper,
+) -> anyhow::Error {
+    loop {
+        if let Err(reason) = until_ended(&registrar, &zookeeper, context.shared.own.0).await {
+            return reason;
+        }
+        warn!(broker = %context.shared.own, "the ZooKeeper session has ended: leading and following nothing until registered again");
+        leave(&context).await;
+        zookeeper = loop {
+            match connect(&context.config).await {
+                Ok(zookeeper) => break zookeeper,
+                Err(reason) => warn!("no ZooKeeper session; trying again: {reason:#}"),
+            }
+            tokio::time::sleep(SESSION_RETRY_PAUSE).await;
+        };
+        while let Err(reason) = enter(&context, &mut *registrar.lock().await, &zookeeper).await {
+            if *zookeeper.state().borrow() == SessionState::Ended {
+                warn!("the registration was interrupted: {reason:#}");
+                break;
+            }
+            return reason;
+        }
+    }
+}
+
+/// Waits for the end of a session. An error if another process registers with this broker's id meanwhile (D12).
+async fn until_ended(
+    registrar: &tokio::sync::Mutex<Registrar>,
+    zookeeper: &ZooKeeper,
+    own: i32,
+) -> anyhow::Result<()> {
+    let path = format!("/brokers/ids/{own}");
+    let mut watch = zookeeper.watch_trees(&[&path]);
+    while watch.next().await.is_some() {
+        registrar.lock().await.check_owner(zookeeper).await?;
+    }
+    Ok(())
+}
+
+/// The session is over: nothing that it said holds any more (L11).
+async fn leave(context: &Arc<BrokerContext>) {
+    context.shared.end_lease();
+    context.zookeeper.set(None);
+    context.control.forget().await;
+    context.metadata.forget_controller_epoch();
+    let for_partitions = Arc::clone(context);
+    let forgetting = tokio::task::spawn_blocking(move || {
+        for partition in for_partitions.partitions.all() {
+            partition.forget();
+        }
+    });
+    // It only fails if the process is stopping.
+    let _ = forgetting.await;
 }
 
 fn millis(duration: Duration) -> u64 {

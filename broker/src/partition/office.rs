@@ -43,6 +43,14 @@ pub(crate) struct StoredFacts {
     pub(crate) partition_epoch: PartitionEpoch,
 }
 
+/// A proposal in flight, and what it was decided from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OpenProposal {
+    pub(crate) facts: StoredFacts,
+    pub(crate) stored: StoredIsr,
+    pub(crate) proposal: Proposal,
+}
+
 impl Partition {
     /// Judges an order and carries out what can be done at once. Writes to the disk: the epoch of a leader is
     /// recorded durably before it serves (F5).
@@ -157,6 +165,11 @@ impl Partition {
         self.step(|inner, wakes| self.leave_roles(inner, wakes, None));
     }
 
+    /// Whether an order to delete this replica counts.
+    pub(crate) fn may_delete(&self, leader_epoch: LeaderEpoch) -> bool {
+        self.inner.lock().replica.may_delete(leader_epoch)
+    }
+
     /// This broker has learnt that it does not lead in that epoch any more.
     pub(crate) fn lose_leadership(&self, leader_epoch: LeaderEpoch, why: &str) {
         self.step(|inner, wakes| {
@@ -207,21 +220,23 @@ impl Partition {
     }
 
     /// The proposal in flight, if this broker may make one now: proposing needs the right to serve (section 5).
-    pub(crate) fn open_proposal(&self) -> Option<(StoredFacts, Proposal)> {
+    pub(crate) fn open_proposal(&self) -> Option<OpenProposal> {
         let inner = self.inner.lock();
         let leader = inner.replica.leader()?;
         if !self.may_serve(leader) {
             return None;
         }
-        let proposal = leader.isr().proposal()?.clone();
-        Some((facts(&inner)?, proposal))
+        let facts = facts(&inner)?;
+        Some(OpenProposal {
+            facts,
+            stored: leader.isr().stored().clone(),
+            proposal: leader.isr().proposal()?.clone(),
+        })
     }
 
-    /// Whether a proposal of that epoch is in flight.
-    pub(crate) fn has_proposal_in(&self, leader_epoch: LeaderEpoch) -> bool {
-        let inner = self.inner.lock();
-        let leader = inner.replica.leader().filter(|leader| leader.leader_epoch() == leader_epoch);
-        leader.is_some_and(|leader| leader.isr().proposal().is_some())
+    /// Whether a proposal is in flight.
+    pub(crate) fn has_proposal(&self) -> bool {
+        self.inner.lock().replica.leader().is_some_and(|leader| leader.isr().proposal().is_some())
     }
 
     /// What is stored, as an answer or a reading says; settles the proposal in flight.
@@ -232,7 +247,12 @@ impl Partition {
             else {
                 return;
             };
-            leader.settle(stored.clone());
+            if stored.partition_epoch == leader.isr().stored().partition_epoch {
+                // Nothing was stored: the same is not proposed again at once.
+                leader.refuse_proposal(self.shared.now_ms());
+            } else {
+                leader.settle(stored.clone());
+            }
             info!(
                 partition = %self.id, %leader_epoch, partition_epoch = %stored.partition_epoch,
                 isr = ?stored.isr, elr = ?stored.elr, "ISR is stored"

@@ -37,11 +37,14 @@ pub(crate) struct View {
     pub(crate) leader_epoch: LeaderEpoch,
     pub(crate) state_version: i32,
     pub(crate) partition_epoch: PartitionEpoch,
+    /// Whether the epoch was started with this broker as one of its hosts.
+    pub(crate) is_host: bool,
 }
 
 impl View {
-    fn of(order: &LeaderAndIsr) -> Self {
+    fn of(order: &LeaderAndIsr, own: BrokerId) -> Self {
         Self {
+            is_host: order.replicas.contains(&own),
             controller_epoch: order.controller_epoch,
             leader: order.leader,
             leader_epoch: order.leader_epoch,
@@ -202,7 +205,7 @@ impl Replica {
     /// Returns whether waiting acknowledgements are kept: only by one that leads already (N19).
     pub(crate) fn begin_take_over(&mut self, order: &LeaderAndIsr) -> bool {
         let was_leader = matches!(self.role, Role::Leader(_));
-        self.view = Some(View::of(order));
+        self.view = Some(View::of(order, self.own));
         self.role = Role::TakingOffice;
         was_leader
     }
@@ -226,14 +229,22 @@ impl Replica {
     /// The order cannot be carried out; a repetition of it gets the same answer.
     pub(crate) fn refuse_office(&mut self, order: &LeaderAndIsr, rejection: Rejection) {
         if self.view.is_none_or(|view| view.leader_epoch <= order.leader_epoch) {
-            self.view = Some(View::of(order));
+            self.view = Some(View::of(order, self.own));
             self.role = Role::Idle(Some(rejection));
         }
     }
 
     pub(crate) fn follow(&mut self, order: &LeaderAndIsr) {
-        self.view = Some(View::of(order));
+        self.view = Some(View::of(order, self.own));
         self.role = Role::Follower(Follower { leader: order.leader, leader_epoch: order.leader_epoch });
+    }
+
+    /// Whether an order to delete this replica counts: its epoch must not be below the one that is known, and not the
+    /// very epoch that named this broker as a host (F9, N5).
+    pub(crate) fn may_delete(&self, leader_epoch: LeaderEpoch) -> bool {
+        self.view.is_none_or(|view| {
+            view.leader_epoch < leader_epoch || (view.leader_epoch == leader_epoch && !view.is_host)
+        })
     }
 
     /// Serves nothing until told again. The view stays, so that older orders are still recognised.

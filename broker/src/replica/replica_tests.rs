@@ -124,3 +124,22 @@ fn one_rule_for_epochs() {
     assert_eq!(follower.leader_in(LeaderEpoch(4)).err(), Some(Rejection::FencedLeaderEpoch));
     assert_eq!(follower.leader_in(LeaderEpoch(5)).err(), Some(Rejection::NotLeaderOrFollower));
 }
+
+#[test]
+fn who_may_be_deleted() {
+    let host = following(5);
+    let mut former = following(5);
+    former.follow(&LeaderAndIsr { replicas: vec![BrokerId(2)], ..order(2, 6) });
+    let fresh = Replica::new(BrokerId(1), topic_id());
+    let rows = [
+        (&host, 4, false),
+        (&host, 5, false),
+        (&host, 6, true),
+        (&former, 5, false),
+        (&former, 6, true),
+        (&fresh, 0, true),
+    ];
+    for (replica, epoch, expected) in rows {
+        assert_eq!(replica.may_delete(LeaderEpoch(epoch)), expected, "{:?} {epoch}", replica.view());
+    }
+}

@@ -1,0 +1,269 @@
+//! Carrying out LeaderAndIsr: judge each partition, take the offices in few multis, tell the fetchers, answer for each
+//! partition with the highest leader epoch that this broker knows.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use kafka_protocol::messages::leader_and_isr_response::{LeaderAndIsrPartitionError, LeaderAndIsrTopicError};
+use kafka_protocol::messages::{LeaderAndIsrRequest, LeaderAndIsrResponse};
+use tracing::{debug, error, info, warn};
+use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
+use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::{
+    TAG_HIGHEST_KNOWN_EPOCH, TaggedFields, leader_and_isr_header, leader_and_isr_partitions, put_i32,
+};
+use zurau_common::zk::state::PartitionState;
+use zurau_common::zk::znode::Znode;
+
+use crate::context::BrokerContext;
+use crate::partition::{Accepted, Partition};
+use crate::take_over::{Candidate, take_over};
+
+/// Partitions that one thread judges; judging writes to the disk.
+const PARTITIONS_PER_THREAD: usize = 64;
+
+/// What came of one order.
+struct Reply {
+    topic_id: TopicId,
+    partition: i32,
+    outcome: Result<(), Rejection>,
+    highest_epoch: LeaderEpoch,
+}
+
+/// An order that was judged.
+enum Judged {
+    Done(Reply),
+    TakeOffice(Candidate),
+    Follow(Arc<Partition>, BrokerId, Reply),
+    /// A directory of another incarnation is in the way.
+    InTheWay(Arc<Partition>, LeaderAndIsr),
+}
+
+fn reply(order: &LeaderAndIsr, outcome: Result<(), Rejection>, highest_epoch: LeaderEpoch) -> Reply {
+    Reply { topic_id: order.topic_id, partition: order.partition.partition, outcome, highest_epoch }
+}
+
+pub(super) async fn carry_out(
+    context: &Arc<BrokerContext>,
+    request: LeaderAndIsrRequest,
+) -> LeaderAndIsrResponse {
+    for leader in &request.live_leaders {
+        let address = format!("{}:{}", leader.host_name.as_str(), leader.port);
+        context.control.addresses.set(BrokerId(leader.broker_id.0), address);
+    }
+    let header = leader_and_isr_header(&request);
+    let orders = match leader_and_isr_partitions(&request) {
+        Ok(orders) => orders,
+        Err(reason) => {
+            error!(%reason, "a LeaderAndIsr request cannot be read; nothing of it is carried out");
+            return LeaderAndIsrResponse::default().with_error_code(Rejection::InvalidRequest.code());
+        }
+    };
+    debug!(partitions = orders.len(), full = header.full, controller_epoch = %header.controller_epoch, "orders");
+    let named: Option<HashSet<TopicPartition>> =
+        header.full.then(|| orders.iter().map(|order| order.partition.clone()).collect());
+    let replies = obey(context, orders).await;
+    if let Some(named) = named {
+        // Not awaited: the controller need not wait for it, and the lane stays free.
+        tokio::spawn(set_strays_aside(Arc::clone(context), named));
+    }
+    response(replies)
+}
+
+async fn obey(context: &Arc<BrokerContext>, orders: Vec<LeaderAndIsr>) -> Vec<Reply> {
+    let mut judged = judge_all(context, orders).await;
+    let in_the_way: Vec<_> = judged.extract_if(.., |judged| matches!(judged, Judged::InTheWay(..))).collect();
+    if !in_the_way.is_empty() {
+        let (cleared, replies) = clear_the_way(context, in_the_way).await;
+        judged.extend(judge_all(context, cleared).await);
+        judged.extend(replies.into_iter().map(Judged::Done));
+    }
+    let (mut replies, mut offices, mut follow, mut lead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for judged in judged {
+        match judged {
+            Judged::Done(reply) => replies.push(reply),
+            Judged::TakeOffice(candidate) => {
+                lead.push(candidate.order.partition.clone());
+                offices.push(candidate);
+            }
+            Judged::Follow(partition, leader, reply) => {
+                follow.push((partition, leader));
+                replies.push(reply);
+            }
+            Judged::InTheWay(_, order) => {
+                replies.push(reply(&order, Err(Rejection::InconsistentTopicId), LeaderEpoch::UNKNOWN));
+            }
+        }
+    }
+    context.control.fetchers.remove(&lead);
+    context.control.fetchers.assign(follow);
+    replies.extend(take_offices(context, offices).await);
+    replies
+}
+
+async fn take_offices(context: &Arc<BrokerContext>, offices: Vec<Candidate>) -> Vec<Reply> {
+    if offices.is_empty() {
+        return Vec::new();
+    }
+    let own = (context.shared.own, context.broker_epoch());
+    let outcomes = match context.zookeeper.current() {
+        Some(zookeeper) => take_over(&zookeeper, own, offices).await,
+        None => {
+            offices.into_iter().map(|candidate| (candidate, Err(Rejection::NotLeaderOrFollower))).collect()
+        }
+    };
+    let mut replies = Vec::new();
+    for (Candidate { partition, order, take_over }, outcome) in outcomes {
+        let outcome = match outcome {
+            Ok(stored) => {
+                let is_live = |id| context.control.is_live(id);
+                let serving = partition.take_office(&order, take_over, &stored, &is_live);
+                if serving { Ok(()) } else { Err(Rejection::NotLeaderOrFollower) }
+            }
+            Err(rejection) => {
+                partition.refuse_office(&order, rejection);
+                Err(rejection)
+            }
+        };
+        replies.push(reply(&order, outcome, partition.highest_epoch()));
+    }
+    replies
+}
+
+/// Judges on threads that may wait for the disk.
+async fn judge_all(context: &Arc<BrokerContext>, orders: Vec<LeaderAndIsr>) -> Vec<Judged> {
+    let mut tasks = Vec::new();
+    let mut orders = orders.into_iter().peekable();
+    while orders.peek().is_some() {
+        let chunk: Vec<LeaderAndIsr> = orders.by_ref().take(PARTITIONS_PER_THREAD).collect();
+        let context = Arc::clone(context);
+        tasks.push(tokio::task::spawn_blocking(move || {
+            chunk.into_iter().map(|order| judge(&context, order)).collect::<Vec<_>>()
+        }));
+    }
+    let mut judged = Vec::new();
+    for task in tasks {
+        // It only fails if the process is stopping; then nobody waits for an answer.
+        judged.extend(task.await.unwrap_or_default());
+    }
+    judged
+}
+
+fn judge(context: &BrokerContext, order: LeaderAndIsr) -> Judged {
+    let id = &order.partition;
+    let found = context.partitions.get(&id.topic, id.partition);
+    if let Some(partition) = &found
+        && partition.topic_id() != order.topic_id
+    {
+        return Judged::InTheWay(Arc::clone(partition), order);
+    }
+    let leads = order.leader == context.shared.own;
+    if found.is_none() && leads && order.partition_epoch != PartitionEpoch::CREATE {
+        error!(
+            partition = %id, leader_epoch = %order.leader_epoch,
+            "leadership is refused: this broker has no log of the partition, although the ISR exists (D4)"
+        );
+        return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
+    }
+    let partition = match found.map_or_else(|| context.partitions.get_or_create(id, order.topic_id), Ok) {
+        Ok(partition) => partition,
+        Err(reason) => {
+            error!(partition = %id, leader_epoch = %order.leader_epoch, "the replica cannot be created: {reason:#}");
+            return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
+        }
+    };
+    match partition.accept(&order) {
+        Accepted::TakeOffice(take_over) => Judged::TakeOffice(Candidate { partition, order, take_over }),
+        Accepted::Follow(leader) => {
+            let reply = reply(&order, Ok(()), partition.highest_epoch());
+            Judged::Follow(partition, leader, reply)
+        }
+        Accepted::Known(outcome) => Judged::Done(reply(&order, outcome, partition.highest_epoch())),
+        Accepted::Refused { rejection, highest_epoch } => {
+            Judged::Done(reply(&order, Err(rejection), highest_epoch))
+        }
+    }
+}
+
+/// Sets directories of incarnations aside that ZooKeeper does not know any more (D6, D11). Returns the orders whose way
+/// is free now, and the refusals of the others.
+async fn clear_the_way(
+    context: &Arc<BrokerContext>,
+    in_the_way: Vec<Judged>,
+) -> (Vec<LeaderAndIsr>, Vec<Reply>) {
+    let (mut cleared, mut replies) = (Vec::new(), Vec::new());
+    for judged in in_the_way {
+        let Judged::InTheWay(partition, order) = judged else { continue };
+        let gone = match context.zookeeper.current() {
+            Some(zookeeper) => {
+                matches!(zookeeper.exists(&Znode::TopicIdEntry(partition.topic_id()).path()).await, Ok(false))
+            }
+            None => false,
+        };
+        if gone && set_aside(context, Arc::clone(&partition), "its topic was deleted and created again").await
+        {
+            cleared.push(order);
+        } else {
+            warn!(
+                partition = %order.partition, held = %partition.topic_id(), ordered = %order.topic_id,
+                "the order is refused: this broker holds another incarnation of the topic, which exists"
+            );
+            replies.push(reply(&order, Err(Rejection::InconsistentTopicId), LeaderEpoch::UNKNOWN));
+        }
+    }
+    (cleared, replies)
+}
+
+async fn set_aside(context: &Arc<BrokerContext>, partition: Arc<Partition>, why: &'static str) -> bool {
+    let context = Arc::clone(context);
+    let done = tokio::task::spawn_blocking(move || {
+        context.control.fetchers.remove([partition.id()]);
+        context.partitions.set_aside(&partition, why).inspect_err(|reason| {
+            error!(partition = %partition.id(), "the replica cannot be set aside: {reason:#}");
+        })
+    });
+    matches!(done.await, Ok(Ok(())))
+}
+
+/// After a full LeaderAndIsr: what it does not name is a stray only if ZooKeeper says so too (F8, N7).
+async fn set_strays_aside(context: Arc<BrokerContext>, named: HashSet<TopicPartition>) {
+    for partition in context.partitions.all() {
+        if named.contains(partition.id()) {
+            continue;
+        }
+        let Some(zookeeper) = context.zookeeper.current() else { return };
+        let paths =
+            [Znode::TopicIdEntry(partition.topic_id()).path(), Znode::State(partition.id().clone()).path()];
+        let Ok(nodes) = zookeeper.get_many(&paths).await else { return };
+        let why = match &nodes[..] {
+            [None, _] => "its topic is gone",
+            [Some(_), Some(state)] => match PartitionState::decode(&state.data) {
+                Ok(state) if !state.replicas.contains(&context.shared.own) => "this broker is no host of it",
+                _ => continue,
+            },
+            _ => continue,
+        };
+        info!(partition = %partition.id(), topic_id = %partition.topic_id(), why, "a stray replica");
+        set_aside(&context, partition, why).await;
+    }
+}
+
+fn response(replies: Vec<Reply>) -> LeaderAndIsrResponse {
+    let mut topics: BTreeMap<TopicId, Vec<LeaderAndIsrPartitionError>> = BTreeMap::new();
+    for reply in replies {
+        let mut fields = TaggedFields::new();
+        put_i32(&mut fields, TAG_HIGHEST_KNOWN_EPOCH, reply.highest_epoch.0);
+        let code = reply.outcome.map_or_else(Rejection::code, |()| 0);
+        topics.entry(reply.topic_id).or_default().push(
+            LeaderAndIsrPartitionError::default()
+                .with_partition_index(reply.partition)
+                .with_error_code(code)
+                .with_unknown_tagged_fields(fields),
+        );
+    }
+    let topics = topics.into_iter().map(|(topic_id, errors)| {
+        LeaderAndIsrTopicError::default().with_topic_id(topic_id.0).with_partition_errors(errors)
+    });
+    LeaderAndIsrResponse::default().with_topics(topics.collect())
+}

@@ -1,0 +1,312 @@
+//! One fetcher: a connection to one leader, and a loop of Fetch requests over the partitions it follows there. A
+//! partition that cannot go on backs off alone. The request format is Fetch v17: topics by id, the follower and its
+//! registration named (KIP-903), the leader's epoch and the last fetched epoch for truncation (KIP-320, KIP-595).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
+use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
+use kafka_protocol::messages::list_offsets_request::{
+    ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{debug, info, warn};
+use zurau_common::id::{BrokerId, TopicId, TopicPartition};
+use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::to_wire_topic;
+use zurau_common::wire::peer::Peer;
+
+use super::{AddressBook, FetchSettings};
+use crate::partition::{FetchStep, Partition};
+use crate::replica::follower::{EpochEndOffset, FetchPosition, FetchedOutcome};
+use crate::shared::{Shared, wall_clock_ms};
+
+const FETCH_VERSION: i16 = 17;
+const LIST_OFFSETS_VERSION: i16 = 7;
+/// "No session" (KIP-227): each request names all its partitions.
+const NO_SESSION_EPOCH: i32 = -1;
+/// Asks for the log start.
+const EARLIEST: i64 = -2;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_BACK_OFF_MS: u64 = 10;
+/// A request under way gets so long when the set of partitions grows, before it is given up for one that names the
+/// new ones too.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A partition in a fetcher's care.
+struct Followed {
+    partition: Arc<Partition>,
+    ask_from: Option<Instant>,
+    back_off_ms: u64,
+}
+
+/// The partitions of one fetcher; changed by the control plane, read by the fetcher.
+#[derive(Default)]
+pub(super) struct Work {
+    followed: Mutex<HashMap<TopicPartition, Followed>>,
+    grown: Notify,
+}
+
+impl Work {
+    pub(super) fn add(&self, partition: Arc<Partition>) {
+        let followed = Followed { ask_from: None, back_off_ms: 0, partition };
+        self.followed.lock().insert(followed.partition.id().clone(), followed);
+    }
+
+    pub(super) fn remove(&self, id: &TopicPartition) {
+        self.followed.lock().remove(id);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.followed.lock().is_empty()
+    }
+
+    /// After additions: the fetcher takes them up at once.
+    pub(super) fn changed(&self) {
+        self.grown.notify_one();
+    }
+
+    /// What to ask now, and when to look again if that is before anything else happens.
+    fn questions(&self, leader: BrokerId) -> (Vec<Question>, Option<Instant>) {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        let mut questions = Vec::new();
+        for followed in self.followed.lock().values() {
+            if let Some(at) = followed.ask_from.filter(|at| now < *at) {
+                next = Some(next.map_or(at, |next| next.min(at)));
+                continue;
+            }
+            if let Some(position) = followed.partition.fetch_position().filter(|p| p.leader == leader) {
+                questions.push(Question { partition: Arc::clone(&followed.partition), position });
+            }
+        }
+        (questions, next)
+    }
+
+    fn go_on(&self, id: &TopicPartition) {
+        if let Some(followed) = self.followed.lock().get_mut(id) {
+            followed.back_off_ms = 0;
+            followed.ask_from = None;
+        }
+    }
+
+    /// Returns the pause in milliseconds; it doubles each time.
+    fn back_off(&self, id: &TopicPartition, max_ms: u64) -> u64 {
+        let mut followed = self.followed.lock();
+        let Some(followed) = followed.get_mut(id) else { return 0 };
+        followed.back_off_ms =
+            (2 * followed.back_off_ms).clamp(FIRST_BACK_OFF_MS, max_ms.max(FIRST_BACK_OFF_MS));
+        followed.ask_from = Some(Instant::now() + Duration::from_millis(followed.back_off_ms));
+        followed.back_off_ms
+    }
+}
+
+struct Question {
+    partition: Arc<Partition>,
+    position: FetchPosition,
+}
+
+pub(super) struct Fetcher {
+    shared: Arc<Shared>,
+    settings: FetchSettings,
+    addresses: Arc<AddressBook>,
+    leader: BrokerId,
+    work: Arc<Work>,
+}
+
+impl Fetcher {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        settings: FetchSettings,
+        addresses: Arc<AddressBook>,
+        (leader, work): (BrokerId, Arc<Work>),
+    ) -> Self {
+        Self { shared, settings, addresses, leader, work }
+    }
+
+    /// Fetches until it is dropped.
+    pub(super) async fn run(self) {
+        let mut back_off_ms = 0;
+        loop {
+            match self.connect().await {
+                Ok(peer) => {
+                    back_off_ms = 0;
+                    let reason = self.fetch_from(&peer).await;
+                    info!(leader = %self.leader, reason, "fetching is interrupted");
+                }
+                Err(reason) => {
+                    back_off_ms =
+                        (2 * back_off_ms).clamp(FIRST_BACK_OFF_MS, self.settings.back_off_max_ms.max(10));
+                    debug!(leader = %self.leader, back_off_ms, "the leader cannot be reached: {reason:#}");
+                    sleep(Duration::from_millis(back_off_ms)).await;
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> anyhow::Result<Peer> {
+        let address = self.addresses.get(self.leader);
+        let address =
+            address.ok_or_else(|| anyhow::anyhow!("no address of broker {} is known", self.leader))?;
+        let client_id = format!("zurau-follower-{}", self.shared.own);
+        let peer = Peer::connect(&address, &client_id, CONNECT_TIMEOUT).await?;
+        debug!(leader = %self.leader, address, "connected to fetch");
+        Ok(peer)
+    }
+
+    /// Asks again and again over one connection. Ends with the reason why that has become useless.
+    async fn fetch_from(&self, peer: &Peer) -> String {
+        loop {
+            let (questions, next) = self.work.questions(self.leader);
+            if questions.is_empty() {
+                let later = Instant::now() + Duration::from_secs(3_600);
+                tokio::select! {
+                    () = self.work.grown.notified() => {}
+                    () = sleep_until(next.unwrap_or(later)) => {}
+                    () = peer.closed() => return "the connection was closed".to_owned(),
+                }
+                continue;
+            }
+            let wait_ms = match next {
+                None => self.settings.wait_max_ms,
+                Some(next) => {
+                    let until = next.saturating_duration_since(Instant::now()).as_millis();
+                    self.settings.wait_max_ms.min(i32::try_from(until).unwrap_or(i32::MAX))
+                }
+            };
+            let request = self.request(&questions, wait_ms);
+            let limit = Duration::from_millis(self.settings.call_timeout_ms);
+            let call = peer.call_within(limit, FETCH_VERSION, &request);
+            tokio::pin!(call);
+            let answer = tokio::select! {
+                answer = &mut call => answer,
+                () = self.work.grown.notified() => match timeout(PATIENCE, &mut call).await {
+                    Ok(answer) => answer,
+                    // The answers of a connection come in order: only another one can be faster.
+                    Err(_) => return "the set of partitions has grown".to_owned(),
+                },
+            };
+            match answer {
+                Ok(answer) => self.apply(peer, questions, answer).await,
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    fn request(&self, questions: &[Question], wait_ms: i32) -> FetchRequest {
+        let mut topics: HashMap<TopicId, Vec<FetchPartition>> = HashMap::new();
+        for Question { partition, position } in questions {
+            topics.entry(partition.topic_id()).or_default().push(
+                FetchPartition::default()
+                    .with_partition(partition.id().partition)
+                    .with_current_leader_epoch(position.leader_epoch.0)
+                    .with_fetch_offset(position.offset)
+                    .with_last_fetched_epoch(position.last_fetched_epoch)
+                    .with_log_start_offset(position.log_start)
+                    .with_partition_max_bytes(self.settings.partition_bytes_max),
+            );
+        }
+        let topics = topics
+            .into_iter()
+            .map(|(id, partitions)| FetchTopic::default().with_topic_id(id.0).with_partitions(partitions));
+        let state = ReplicaState::default()
+            .with_replica_id(self.shared.own.0.into())
+            .with_replica_epoch(self.shared.broker_epoch().0);
+        FetchRequest::default()
+            .with_replica_state(state)
+            .with_max_wait_ms(wait_ms)
+            .with_min_bytes(self.settings.bytes_min)
+            .with_max_bytes(self.settings.answer_bytes_max)
+            .with_session_epoch(NO_SESSION_EPOCH)
+            .with_topics(topics.collect())
+    }
+
+    async fn apply(&self, peer: &Peer, questions: Vec<Question>, answer: FetchResponse) {
+        if let Some(rejection) = Rejection::from_code(answer.error_code) {
+            warn!(leader = %self.leader, %rejection, "the leader refuses to answer a fetch; trying again");
+            sleep(Duration::from_millis(self.settings.back_off_max_ms)).await;
+            return;
+        }
+        let mut asked: HashMap<(TopicId, i32), Question> = questions
+            .into_iter()
+            .map(|question| ((question.partition.topic_id(), question.partition.id().partition), question))
+            .collect();
+        for topic in answer.responses {
+            let topic_id = TopicId(topic.topic_id);
+            for data in topic.partitions {
+                if let Some(question) = asked.remove(&(topic_id, data.partition_index)) {
+                    self.apply_one(peer, &question, data).await;
+                }
+            }
+        }
+    }
+
+    async fn apply_one(&self, peer: &Peer, question: &Question, data: PartitionData) {
+        let Question { partition, position } = question;
+        let records = data.records.clone().unwrap_or_default();
+        let outcome = outcome_of(&data);
+        let mut step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
+        if step == FetchStep::AskLeaderStart {
+            step = match self.leader_start(peer, question).await {
+                Ok(start) => partition.apply_leader_start(*position, start),
+                Err(rejection) => FetchStep::BackOff(rejection),
+            };
+        }
+        match step {
+            FetchStep::BackOff(rejection) => {
+                let pause_ms = self.work.back_off(partition.id(), self.settings.back_off_max_ms);
+                debug!(
+                    partition = %partition.id(), leader = %self.leader, leader_epoch = %position.leader_epoch,
+                    offset = position.offset, %rejection, pause_ms, "the leader refused a fetch; trying again"
+                );
+            }
+            // Whoever changed the role changes the set of partitions too; until then it is not asked about.
+            FetchStep::Stop => {}
+            FetchStep::Continue | FetchStep::AskLeaderStart => self.work.go_on(partition.id()),
+        }
+    }
+
+    /// Asks where the leader's log begins.
+    async fn leader_start(&self, peer: &Peer, question: &Question) -> Result<i64, Rejection> {
+        let id = question.partition.id();
+        let partition = ListOffsetsPartition::default()
+            .with_partition_index(id.partition)
+            .with_current_leader_epoch(question.position.leader_epoch.0)
+            .with_timestamp(EARLIEST);
+        let topic =
+            ListOffsetsTopic::default().with_name(to_wire_topic(&id.topic)).with_partitions(vec![partition]);
+        let request =
+            ListOffsetsRequest::default().with_replica_id(self.shared.own.0.into()).with_topics(vec![topic]);
+        let answer = peer.call(LIST_OFFSETS_VERSION, &request).await.map_err(|error| {
+            debug!(partition = %id, %error, "the leader's log start is unknown");
+            Rejection::NetworkException
+        })?;
+        let found = answer.topics.first().and_then(|topic| topic.partitions.first());
+        let found = found.ok_or(Rejection::UnknownServerError)?;
+        match Rejection::from_code(found.error_code) {
+            None if 0 <= found.offset => Ok(found.offset),
+            None => Err(Rejection::UnknownServerError),
+            Some(rejection) => Err(rejection),
+        }
+    }
+}
+
+fn outcome_of(data: &PartitionData) -> FetchedOutcome {
+    if let Some(rejection) = Rejection::from_code(data.error_code) {
+        return FetchedOutcome::Rejected(rejection);
+    }
+    let diverging = &data.diverging_epoch;
+    if 0 <= diverging.end_offset {
+        return FetchedOutcome::Diverging(EpochEndOffset {
+            leader_epoch: diverging.epoch,
+            end_offset: diverging.end_offset,
+        });
+    }
+    FetchedOutcome::Records { high_watermark: data.high_watermark, log_start: data.log_start_offset }
+}

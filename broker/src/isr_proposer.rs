@@ -1,0 +1,421 @@
+//! Gets ISR changes stored: gathers the open proposals of all partitions and sends them to the active controller in one
+//! AlterPartition, or, with `isr.update.path=zookeeper`, stores them itself under the same fences. A proposal counts
+//! until its fate is known; whatever is unclear is settled by reading what is stored.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafka_protocol::messages::AlterPartitionRequest;
+use kafka_protocol::messages::alter_partition_request::{BrokerState, PartitionData, TopicData};
+use kafka_protocol::messages::alter_partition_response::PartitionData as AnsweredPartition;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
+use zurau_common::assignment::difference;
+use zurau_common::config::IsrUpdatePath;
+use zurau_common::id::{BrokerEpoch, BrokerId, PartitionEpoch, TopicId, TopicPartition};
+use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::{
+    ALTER_PARTITION_VERSION, TAG_ELR, TaggedFields, from_wire_ids, get_ids, put_ids,
+};
+use zurau_common::wire::peer::Peer;
+use zurau_common::zk::controller::ActiveController;
+use zurau_common::zk::fence::{self, Expected, Fence, IsrWrite, PartitionWrite};
+use zurau_common::zk::isr::{StoredIsr, decode_ids};
+use zurau_common::zk::op::{MultiError, Node, Op};
+use zurau_common::zk::session::ZooKeeper;
+use zurau_common::zk::state::PartitionState;
+use zurau_common::zk::znode::Znode;
+
+use crate::context::BrokerContext;
+use crate::partition::{OpenProposal, Partition};
+use crate::shared::PartitionRequest;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Proposals in one request: a multi of the controller holds as many partitions.
+const BATCH_MAX: usize = 1_000;
+
+struct Pending {
+    partition: Arc<Partition>,
+    since: Instant,
+}
+
+type Batch = Vec<(Arc<Partition>, OpenProposal)>;
+
+/// What became of one proposal.
+enum Fate {
+    Stored(StoredIsr),
+    Refused(Rejection),
+    /// Look at what is stored.
+    Look,
+    /// Send it again; `lost`: it may have been stored.
+    Retry {
+        lost: bool,
+    },
+}
+
+/// Serves the partitions' requests until the broker ends.
+pub(crate) struct Proposer {
+    context: Arc<BrokerContext>,
+    requests: mpsc::UnboundedReceiver<PartitionRequest>,
+    pending: HashMap<TopicPartition, Pending>,
+    controller: Option<Peer>,
+    pause: Duration,
+}
+
+impl Proposer {
+    pub(crate) fn new(
+        context: Arc<BrokerContext>,
+        requests: mpsc::UnboundedReceiver<PartitionRequest>,
+    ) -> Self {
+        Self { context, requests, pending: HashMap::new(), controller: None, pause: FIRST_PAUSE }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            if self.pending.is_empty() {
+                let Some(request) = self.requests.recv().await else { return };
+                self.take(request).await;
+            }
+            while let Ok(request) = self.requests.try_recv() {
+                self.take(request).await;
+            }
+            let batch = self.batch();
+            if batch.is_empty() {
+                if !self.pending.is_empty() {
+                    // They wait for the lease.
+                    sleep(LONGEST_PAUSE / 4).await;
+                }
+                continue;
+            }
+            let retried = match self.context.config.isr_update_path {
+                IsrUpdatePath::Controller => self.ask_controller(batch).await,
+                IsrUpdatePath::Zookeeper => self.store(batch).await,
+            };
+            if retried {
+                sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.check_unanswered().await;
+            } else {
+                self.pause = FIRST_PAUSE;
+            }
+        }
+    }
+
+    async fn take(&mut self, request: PartitionRequest) {
+        match request {
+            PartitionRequest::StoreIsr(partition) => {
+                let id = partition.id().clone();
+                self.pending.insert(id, Pending { partition, since: Instant::now() });
+            }
+            PartitionRequest::Resign(partition) => {
+                if let Some(zookeeper) = self.context.zookeeper.current() {
+                    resign(&zookeeper, &[partition]).await;
+                }
+            }
+        }
+    }
+
+    /// The open proposals; forgets partitions that have none any more.
+    fn batch(&mut self) -> Batch {
+        let mut batch = Vec::new();
+        self.pending.retain(|_, pending| match pending.partition.open_proposal() {
+            Some(open) => {
+                if batch.len() < BATCH_MAX {
+                    batch.push((Arc::clone(&pending.partition), open));
+                }
+                true
+            }
+            None => pending.partition.has_proposal(),
+        });
+        batch
+    }
+
+    /// Sends the batch to the controller. Returns whether anything has to be sent again.
+    async fn ask_controller(&mut self, batch: Batch) -> bool {
+        let answers = match self.call_controller(&batch).await {
+            Ok(answers) => answers,
+            Err((reason, lost)) => {
+                debug!(partitions = batch.len(), "no answer to AlterPartition: {reason:#}");
+                self.controller = None;
+                for (partition, open) in batch.iter().filter(|_| lost) {
+                    partition.lose_answer(open.facts.leader_epoch);
+                }
+                return true;
+            }
+        };
+        let mut retry = false;
+        for (partition, open) in batch {
+            let key = (partition.topic_id(), partition.id().partition);
+            let fate = match answers.get(&key) {
+                Some(answer) => fate_of(&open, answer),
+                None => Fate::Retry { lost: false },
+            };
+            retry |= self.settle(&partition, &open, fate).await;
+        }
+        retry
+    }
+
+    /// The answers by partition, or why there are none and whether the request may have had an effect.
+    async fn call_controller(
+        &mut self,
+        batch: &Batch,
+    ) -> Result<HashMap<(TopicId, i32), AnsweredPartition>, (anyhow::Error, bool)> {
+        if self.controller.as_ref().is_none_or(Peer::is_closed) {
+            self.controller = Some(connect(&self.context).await.map_err(|reason| (reason, false))?);
+        }
+        let peer = self.controller.as_ref().expect("connected just now");
+        let request = alter_partition(self.context.shared.own, self.context.broker_epoch(), batch);
+        let call = peer.call_within(CALL_TIMEOUT, ALTER_PARTITION_VERSION, &request);
+        let answer = call.await.map_err(|error| (error.into(), true))?;
+        if let Some(rejection) = Rejection::from_code(answer.error_code) {
+            return Err((anyhow::anyhow!("the controller refused it: {rejection}"), false));
+        }
+        let mut answers = HashMap::new();
+        for topic in answer.topics {
+            for partition in topic.partitions {
+                answers.insert((TopicId(topic.topic_id), partition.partition_index), partition);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Stores the batch without the controller's help.
+    async fn store(&mut self, batch: Batch) -> bool {
+        let Some(zookeeper) = self.context.zookeeper.current() else { return true };
+        let own = (self.context.shared.own, self.context.broker_epoch());
+        let groups = batch.into_iter().map(|(partition, open)| {
+            let ops = own_write(&partition, &open, own);
+            ((partition, open), ops)
+        });
+        let mut retry = false;
+        for ((partition, open), result) in zookeeper.multi_batched(groups.collect()).await {
+            let fate = match result {
+                Ok(_) => {
+                    let expected = Expected::Version(open.proposal.partition_epoch.0);
+                    Fate::Stored(StoredIsr {
+                        isr: open.proposal.isr.clone(),
+                        elr: open.proposal.elr.clone(),
+                        partition_epoch: fence::partition_epoch_after(expected),
+                    })
+                }
+                Err(MultiError::Failed { .. }) => Fate::Look,
+                Err(MultiError::Unknown) => {
+                    partition.lose_answer(open.facts.leader_epoch);
+                    Fate::Look
+                }
+                Err(MultiError::SessionEnded | MultiError::Refused(_)) => Fate::Retry { lost: false },
+            };
+            retry |= self.settle(&partition, &open, fate).await;
+        }
+        retry
+    }
+
+    /// Tells the partition. Returns whether the proposal has to be sent again.
+    async fn settle(&mut self, partition: &Arc<Partition>, open: &OpenProposal, fate: Fate) -> bool {
+        let leader_epoch = open.facts.leader_epoch;
+        match fate {
+            Fate::Stored(stored) => partition.settle_isr(leader_epoch, &stored),
+            Fate::Refused(rejection) => partition.refuse_proposal(leader_epoch, rejection),
+            Fate::Look => return !self.look(partition, open).await,
+            Fate::Retry { lost } => {
+                if lost {
+                    partition.lose_answer(leader_epoch);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Settles a proposal by what is stored. False if that cannot be read.
+    async fn look(&self, partition: &Arc<Partition>, open: &OpenProposal) -> bool {
+        let Some(zookeeper) = self.context.zookeeper.current() else { return false };
+        let leader_epoch = open.facts.leader_epoch;
+        match read_stored(&zookeeper, partition.id()).await {
+            Some((state, stored)) => {
+                let leads = state.version == open.facts.state_version;
+                match stored {
+                    _ if !leads => partition.lose_leadership(leader_epoch, "another election is recorded"),
+                    Some(stored) => partition.settle_isr(leader_epoch, &stored),
+                    None => return false,
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A leader whose proposal gets no answer for a session timeout may have been replaced without knowing (L7).
+    async fn check_unanswered(&mut self) {
+        let Some(zookeeper) = self.context.zookeeper.current() else { return };
+        let limit = zookeeper.session_timeout();
+        let overdue: Vec<Arc<Partition>> = self
+            .pending
+            .values_mut()
+            .filter(|pending| limit <= pending.since.elapsed())
+            .map(|pending| {
+                pending.since = Instant::now();
+                Arc::clone(&pending.partition)
+            })
+            .collect();
+        for partition in overdue {
+            let Some(facts) = partition.stored_facts() else { continue };
+            let path = Znode::State(partition.id().clone()).path();
+            warn!(
+                partition = %partition.id(), leader_epoch = %facts.leader_epoch,
+                "the ISR change has no answer for a session timeout; asking ZooKeeper who leads"
+            );
+            if zookeeper.sync(&path).await.is_err() {
+                return;
+            }
+            match zookeeper.get(&path).await {
+                Ok(Some(state)) if state.version == facts.state_version => {}
+                Ok(Some(state)) if PartitionState::decode(&state.data).is_ok() => {
+                    partition.lose_leadership(facts.leader_epoch, "another election is recorded");
+                }
+                // A missing or unreadable state is the controller's business; a serving leader goes on (F7).
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Connects to the active controller.
+async fn connect(context: &BrokerContext) -> anyhow::Result<Peer> {
+    let zookeeper = context.zookeeper.current().ok_or_else(|| anyhow::anyhow!("no ZooKeeper session"))?;
+    let node = timeout(CONNECT_TIMEOUT, zookeeper.get(&Znode::Controller.path())).await??;
+    let node = node.ok_or_else(|| anyhow::anyhow!("no controller is active"))?;
+    let controller = ActiveController::decode(&node.data)?;
+    let address = format!("{}:{}", controller.host, controller.port);
+    let client_id = format!("zurau-broker-{}", context.shared.own);
+    let peer = Peer::connect(&address, &client_id, CONNECT_TIMEOUT).await?;
+    info!(controller = controller.controller_id, address, "connected to the controller");
+    Ok(peer)
+}
+
+/// Connects to the active controller, for requests other than proposals.
+pub(crate) async fn connect_to_controller(context: &BrokerContext) -> anyhow::Result<Peer> {
+    connect(context).await
+}
+
+fn alter_partition(own: BrokerId, broker_epoch: BrokerEpoch, batch: &Batch) -> AlterPartitionRequest {
+    let mut topics: HashMap<TopicId, Vec<PartitionData>> = HashMap::new();
+    for (partition, open) in batch {
+        let OpenProposal { facts, proposal, .. } = open;
+        let mut fields = TaggedFields::new();
+        put_ids(&mut fields, TAG_ELR, &proposal.elr);
+        let members = proposal.isr.iter().map(|id| {
+            let known = proposal.broker_epochs.iter().find(|(member, _)| member == id);
+            BrokerState::default()
+                .with_broker_id(id.0.into())
+                .with_broker_epoch(known.map_or(-1, |(_, epoch)| epoch.0))
+        });
+        topics.entry(partition.topic_id()).or_default().push(
+            PartitionData::default()
+                .with_partition_index(partition.id().partition)
+                .with_leader_epoch(facts.leader_epoch.0)
+                .with_new_isr_with_epochs(members.collect())
+                .with_partition_epoch(proposal.partition_epoch.0)
+                .with_unknown_tagged_fields(fields),
+        );
+    }
+    let topics = topics
+        .into_iter()
+        .map(|(id, partitions)| TopicData::default().with_topic_id(id.0).with_partitions(partitions));
+    AlterPartitionRequest::default()
+        .with_broker_id(own.0.into())
+        .with_broker_epoch(broker_epoch.0)
+        .with_topics(topics.collect())
+}
+
+/// Which answers mean what: a clear refusal, something that has moved, or "not now".
+fn fate_of(open: &OpenProposal, answer: &AnsweredPartition) -> Fate {
+    match Rejection::from_code(answer.error_code) {
+        None => match get_ids(&answer.unknown_tagged_fields, TAG_ELR) {
+            Ok(Some(elr)) if answer.leader_epoch == open.facts.leader_epoch.0 => Fate::Stored(StoredIsr {
+                isr: from_wire_ids(&answer.isr),
+                elr,
+                partition_epoch: PartitionEpoch(answer.partition_epoch),
+            }),
+            // A missing ELR means "read it", never "empty" (N15).
+            _ => Fate::Look,
+        },
+        Some(rejection @ (Rejection::IneligibleReplica | Rejection::InvalidRequest)) => {
+            Fate::Refused(rejection)
+        }
+        Some(
+            Rejection::InvalidUpdateVersion
+            | Rejection::FencedLeaderEpoch
+            | Rejection::NewLeaderElected
+            | Rejection::NotLeaderOrFollower
+            | Rejection::UnknownTopicId
+            | Rejection::UnknownTopicOrPartition,
+        ) => Fate::Look,
+        Some(Rejection::UnknownServerError | Rejection::RequestTimedOut) => Fate::Retry { lost: true },
+        Some(_) => Fate::Retry { lost: false },
+    }
+}
+
+fn own_write(partition: &Partition, open: &OpenProposal, own: (BrokerId, BrokerEpoch)) -> Vec<Op> {
+    let OpenProposal { facts, stored, proposal } = open;
+    let added = difference(&proposal.isr, &stored.isr);
+    let mut broker_epochs = vec![own];
+    broker_epochs.extend(proposal.broker_epochs.iter().filter(|(id, _)| added.contains(id)));
+    let fence = Fence {
+        partition: partition.id().clone(),
+        topic_id: partition.topic_id(),
+        state: Expected::Version(facts.state_version),
+        isr: Expected::Version(proposal.partition_epoch.0),
+        controller_epoch_version: None,
+        broker_epochs,
+    };
+    let isr =
+        IsrWrite { isr: proposal.isr.clone(), elr: proposal.elr.clone(), elr_exists: !stored.elr.is_empty() };
+    fence::build(&fence, &PartitionWrite { isr: Some(isr), ..PartitionWrite::default() })
+}
+
+/// `state` and what is stored of the ISR; `None` if ZooKeeper cannot be read or there is no `state`.
+async fn read_stored(zookeeper: &ZooKeeper, id: &TopicPartition) -> Option<(Node, Option<StoredIsr>)> {
+    let znodes = [Znode::State(id.clone()), Znode::Isr(id.clone()), Znode::Elr(id.clone())];
+    let nodes = zookeeper.get_many(&znodes.map(|znode| znode.path())).await.ok()?;
+    let [state, isr, elr] = <[Option<Node>; 3]>::try_from(nodes).ok()?;
+    let elr = match elr {
+        None => Some(Vec::new()),
+        Some(elr) => decode_ids(&elr.data).ok(),
+    };
+    let stored = isr.and_then(|node| {
+        let partition_epoch = PartitionEpoch(node.version);
+        Some(StoredIsr { isr: decode_ids(&node.data).ok()?, elr: elr?, partition_epoch })
+    });
+    Some((state?, stored))
+}
+
+/// Gives leaderships back: deletes the own `leader` znodes, unless another election has been recorded (F6).
+pub(crate) async fn resign(zookeeper: &ZooKeeper, partitions: &[Arc<Partition>]) {
+    let paths: Vec<String> =
+        partitions.iter().map(|partition| Znode::Leader(partition.id().clone()).path()).collect();
+    let Ok(nodes) = zookeeper.get_many(&paths).await else { return };
+    let mut groups = Vec::new();
+    for ((partition, path), node) in partitions.iter().zip(paths).zip(nodes) {
+        let (Some(node), Some((leader_epoch, version))) = (node, partition.last_order()) else { continue };
+        if node.ephemeral_owner == zookeeper.session_id() {
+            let state = Znode::State(partition.id().clone()).path();
+            let ops = vec![
+                Op::CheckVersion { path: state, version },
+                Op::Delete { path, version: Some(node.version) },
+            ];
+            groups.push(((partition, leader_epoch), ops));
+        }
+    }
+    for ((partition, leader_epoch), result) in zookeeper.multi_batched(groups).await {
+        match result {
+            Ok(_) => info!(partition = %partition.id(), %leader_epoch, "resigned"),
+            Err(error) => debug!(partition = %partition.id(), %leader_epoch, %error, "not resigned"),
+        }
+    }
+}

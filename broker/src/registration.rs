@@ -1,0 +1,275 @@
+//! Registration of the broker (coordination.md, "Broker registration"): a new registration id first, so that nothing
+//! decided from the former incarnation can be stored any more; then the broker takes itself out of every ISR that it
+//! cannot honour; then it comes alive.
+
+mod departure;
+
+mod homes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::time::sleep;
+use tracing::{info, warn};
+use uuid::Uuid;
+use zurau_common::id::{BrokerEpoch, TopicPartition};
+use zurau_common::zk::broker::{Address, Endpoints};
+use zurau_common::zk::controller::{decode_cluster_id, encode_cluster_id};
+use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpResult};
+use zurau_common::zk::session::ZooKeeper;
+use zurau_common::zk::znode::Znode;
+
+use crate::context::BrokerContext;
+
+use homes::Homes;
+
+/// How often a multi whose ground has moved is decided anew.
+const ATTEMPTS_MAX: usize = 20;
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the broker is registered with.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) address: Address,
+    pub(crate) endpoints: Endpoints,
+}
+
+/// The registration that this process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    id: i64,
+    epoch: BrokerEpoch,
+}
+
+/// Registers one broker, again for each new session.
+pub(crate) struct Registrar {
+    context: Arc<BrokerContext>,
+    identity: Identity,
+    homes: Homes,
+    held: Option<Held>,
+    /// Partitions whose log lost records (D1).
+    unclean: Vec<TopicPartition>,
+}
+
+impl Registrar {
+    pub(crate) fn new(context: Arc<BrokerContext>, identity: Identity, unclean: Vec<TopicPartition>) -> Self {
+        let homes = Homes::new(&context.config.log_dirs);
+        Self { context, identity, homes, held: None, unclean }
+    }
+
+    /// Registers under this session; afterwards the broker is alive.
+    ///
+    /// # Errors
+    /// Another process uses the broker id; the log directories belong to another cluster; ZooKeeper fails.
+    pub(crate) async fn register(&mut self, zookeeper: &ZooKeeper) -> anyhow::Result<()> {
+        if self.held.is_none() {
+            self.join_cluster(zookeeper).await?;
+        }
+        let former = self.former(zookeeper).await?;
+        if self.held.is_none() {
+            // Before anything is written: what do the directories know, and of which registration?
+            self.homes.judge(former.as_ref().map_or(-1, |(id, _)| *id)).await?;
+        }
+        let next = random_id();
+        self.homes.announce(next).await?;
+        let first = self.held.is_none();
+        let epoch = self.claim(zookeeper, former, next).await?;
+        self.context.shared.set_broker_epoch(epoch);
+        self.held = Some(Held { id: next, epoch });
+        if first {
+            departure::leave_what_cannot_be_honoured(&self.context, zookeeper, epoch, |partition| {
+                self.homes.is_complete(partition.directory()) && !self.unclean.contains(partition.id())
+            })
+            .await?;
+        }
+        self.homes.complete(next).await?;
+        self.appear(zookeeper, epoch).await?;
+        self.context.shared.set_lease(zookeeper.lease());
+        zookeeper.keep_lease(self.context.shared.own);
+        info!(broker = %self.context.shared.own, broker_epoch = %epoch, address = %self.identity.address, "registered");
+        Ok(())
+    }
+
+    /// The first thing a broker does in a tree: its parents, and which cluster this is.
+    async fn join_cluster(&self, zookeeper: &ZooKeeper) -> anyhow::Result<()> {
+        zookeeper.ensure_parents().await.context("the parents of the tree cannot be created")?;
+        let path = Znode::ClusterId.path();
+        let node = match zookeeper.get(&path).await? {
+            Some(node) => node,
+            None => {
+                let id = zurau_common::id::TopicId(Uuid::new_v4()).to_string();
+                zookeeper.create_if_absent(&path, &encode_cluster_id(&id)).await?;
+                zookeeper.get(&path).await?.context("/cluster/id vanished while it was read")?
+            }
+        };
+        let cluster_id = decode_cluster_id(&node.data)?;
+        self.context.partitions.claim_directories(self.context.shared.own, &cluster_id)?;
+        // A second registration of this process reads the same id; the directories hold it now.
+        let _ = self.context.cluster_id.set(cluster_id);
+        Ok(())
+    }
+
+    /// The registration id that is stored, with the epoch it has.
+    async fn former(&self, zookeeper: &ZooKeeper) -> anyhow::Result<Option<(i64, i32)>> {
+        let path = Znode::BrokerEpoch(self.context.shared.own).path();
+        let Some(node) = zookeeper.get(&path).await? else { return Ok(None) };
+        // An id that no process of ours wrote is no directory's id.
+        let id = std::str::from_utf8(&node.data).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(-1);
+        Ok(Some((id, node.version)))
+    }
+
+    /// Step (1): from here on nothing that names an older epoch can be stored.
+    async fn claim(
+        &mut self,
+        zookeeper: &ZooKeeper,
+        mut former: Option<(i64, i32)>,
+        next: i64,
+    ) -> anyhow::Result<BrokerEpoch> {
+        let own = self.context.shared.own;
+        for attempt in 0..ATTEMPTS_MAX {
+            if let Some((id, version)) = former
+                && id == next
+            {
+                return Ok(BrokerEpoch(i64::from(version)));
+            }
+            self.check_still_ours(former)?;
+            let removals = self.removals(zookeeper, former).await?;
+            let path = Znode::BrokerEpoch(own).path();
+            let data = next.to_string().into_bytes();
+            let mut ops = vec![match former {
+                None => Op::Create { path, data, lifetime: Lifetime::Persistent },
+                Some((_, version)) => Op::SetData { path, data, version: Some(version) },
+            }];
+            ops.extend(removals);
+            match zookeeper.multi(&ops).await {
+                Ok(results) => {
+                    let version = match results.first() {
+                        Some(OpResult::Set { version, .. }) => *version,
+                        _ => 0,
+                    };
+                    return Ok(BrokerEpoch(i64::from(version)));
+                }
+                Err(MultiError::SessionEnded) => bail!("the session ended before the broker was registered"),
+                Err(error) => {
+                    warn!(broker = %own, attempt, %error, "the registration id is not stored; looking again")
+                }
+            }
+            sleep(RETRY_PAUSE).await;
+            former = self.former(zookeeper).await?;
+        }
+        bail!("broker {own} could not store its registration id in {ATTEMPTS_MAX} attempts")
+    }
+
+    fn check_still_ours(&self, former: Option<(i64, i32)>) -> anyhow::Result<()> {
+        let Some(held) = self.held else { return Ok(()) };
+        if former.map(|(id, _)| id) == Some(held.id) {
+            return Ok(());
+        }
+        bail!(
+            "broker id {} was registered by another process since (registration {:?}, this process holds {}); \
+             stop one of the two, or give it another broker.id",
+            self.context.shared.own,
+            former,
+            held.id
+        )
+    }
+
+    /// Deletions of an own earlier registration. A foreign one is waited for, one session timeout long (D12).
+    async fn removals(&self, zookeeper: &ZooKeeper, former: Option<(i64, i32)>) -> anyhow::Result<Vec<Op>> {
+        let own = self.context.shared.own;
+        let paths = self.own_paths();
+        let deadline = tokio::time::Instant::now() + zookeeper.session_timeout() + Duration::from_secs(1);
+        loop {
+            let nodes = zookeeper.get_many(&paths).await?;
+            let Some(registered) = &nodes[0] else { return Ok(deletions(&paths, &nodes)) };
+            let ours = registered.ephemeral_owner == zookeeper.session_id()
+                || self.held.is_some()
+                || self.homes.are_of(former.map_or(-1, |(id, _)| id));
+            if ours {
+                return Ok(deletions(&paths, &nodes));
+            }
+            if deadline <= tokio::time::Instant::now() {
+                bail!(
+                    "broker id {own} is registered by another broker at {}; stop it, or give this one another broker.id",
+                    String::from_utf8_lossy(&registered.data)
+                );
+            }
+            info!(broker = %own, other = %String::from_utf8_lossy(&registered.data),
+                "the broker id is registered; waiting whether that registration ends");
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    fn own_paths(&self) -> [String; 3] {
+        let own = self.context.shared.own;
+        [Znode::Broker(own), Znode::Endpoints(own), Znode::Lease(own)].map(|znode| znode.path())
+    }
+
+    /// Step (3): alive.
+    async fn appear(&self, zookeeper: &ZooKeeper, epoch: BrokerEpoch) -> anyhow::Result<()> {
+        let own = self.context.shared.own;
+        let version = i32::try_from(epoch.0).context("a broker epoch is a znode's data version")?;
+        let [ids, endpoints, lease] = self.own_paths();
+        let ephemeral = |path, data| Op::Create { path, data, lifetime: Lifetime::Ephemeral };
+        let ops = [
+            Op::CheckVersion { path: Znode::BrokerEpoch(own).path(), version },
+            ephemeral(ids.clone(), self.identity.address.encode()),
+            ephemeral(endpoints, self.identity.endpoints.encode()),
+            ephemeral(lease, Vec::new()),
+        ];
+        for attempt in 0..ATTEMPTS_MAX {
+            match zookeeper.multi(&ops).await {
+                Ok(_) => return Ok(()),
+                Err(MultiError::SessionEnded) => bail!("the session ended before the broker was registered"),
+                Err(error) => {
+                    let node = zookeeper.get(&ids).await?;
+                    if node.is_some_and(|node| node.ephemeral_owner == zookeeper.session_id()) {
+                        return Ok(());
+                    }
+                    let former = self.former(zookeeper).await?;
+                    self.check_still_ours(former)?;
+                    warn!(broker = %own, attempt, %error, "not registered yet; trying again");
+                    sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+        bail!("broker {own} could not register in {ATTEMPTS_MAX} attempts")
+    }
+
+    /// Whether the registration that stands is this session's (D12).
+    pub(crate) async fn check_owner(&self, zookeeper: &ZooKeeper) -> anyhow::Result<()> {
+        let [ids, ..] = self.own_paths();
+        match zookeeper.get(&ids).await {
+            Ok(Some(node)) if node.ephemeral_owner != zookeeper.session_id() => bail!(
+                "broker id {} is registered by another process at {}; stop one of the two, or give it another broker.id",
+                self.context.shared.own,
+                String::from_utf8_lossy(&node.data)
+            ),
+            // Gone: the session is ending, or an admin removed it. The session's end is noticed elsewhere.
+            _ => Ok(()),
+        }
+    }
+
+    /// A clean stop: what is on disk now is complete, whatever becomes of the machine (D1).
+    pub(crate) async fn mark_clean(&self) -> anyhow::Result<()> {
+        match self.held {
+            Some(held) => self.homes.mark_clean(held.id).await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn deletions(paths: &[String], nodes: &[Option<Node>]) -> Vec<Op> {
+    paths
+        .iter()
+        .zip(nodes)
+        .filter(|(_, node)| node.is_some())
+        .map(|(path, _)| Op::Delete { path: path.clone(), version: None })
+        .collect()
+}
+
+/// A registration id: positive, so that −1 can mean none.
+fn random_id() -> i64 {
+    i64::try_from(Uuid::new_v4().as_u128() >> 66).expect("62 bits are positive in 64")
+}
