@@ -1,1 +1,19 @@
-//! x
+//! The controller: elects leaders, drives creation, reassignment and deletion of partitions. A pure core
+//! ([`machine::Machine`]: events in, actions out) and a shell that talks to ZooKeeper and to brokers.
+
+pub mod action;
+mod cluster;
+mod complaints;
+mod election;
+pub mod event;
+mod isr;
+pub mod machine;
+mod office;
+mod outcomes;
+mod partitions;
+mod pending;
+mod preferred;
+mod publish;
+mod reassignment;
+mod requests;
+mod topics;
