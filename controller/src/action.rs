@@ -14,26 +14,62 @@ use crate::event::{RequestId, Subject, WriteId};
 /// A conditional write. The shell builds the multi from it ([`crate::multi`]), stores it and reports the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// Changes a partition; `extra` rides in the same multi, under the same fences.
-    Partition { fence: Fence, write: PartitionWrite, extra: PartitionExtra },
+    Partition(Box<PartitionChange>),
     /// Gives a topic its id; creates the id's entry unless it exists.
-    NameTopic { topic: TopicName, version: i32, topic_id: TopicId, entry: Option<TopicIdEntry> },
+    NameTopic {
+        topic: TopicName,
+        version: i32,
+        topic_id: TopicId,
+        entry: Option<TopicIdEntry>,
+    },
     /// Makes the missing entry of a stored id anew.
-    CreateTopicIdEntry { topic_id: TopicId, entry: TopicIdEntry },
+    CreateTopicIdEntry {
+        topic_id: TopicId,
+        entry: TopicIdEntry,
+    },
     /// Marks partitions as started.
-    SetTopicIdEntry { topic_id: TopicId, version: i32, entry: TopicIdEntry },
+    SetTopicIdEntry {
+        topic_id: TopicId,
+        version: i32,
+        entry: TopicIdEntry,
+    },
     /// Ends an incarnation.
-    RemoveTopicIdEntry { topic_id: TopicId, version: i32 },
+    RemoveTopicIdEntry {
+        topic_id: TopicId,
+        version: i32,
+    },
     /// Removes the topic's znodes, whatever is left of them, the wish to delete it last.
-    RemoveTopic { topic: TopicName },
+    RemoveTopic {
+        topic: TopicName,
+    },
     /// Puts (or, with `None`, removes) the line that tells an admin why the partition's input was rejected.
-    PartitionError { partition: TopicPartition, text: Option<String>, exists: bool },
+    PartitionError {
+        partition: TopicPartition,
+        text: Option<String>,
+        exists: bool,
+    },
     /// The same for a wanted assignment.
-    ReassignmentError { partition: TopicPartition, text: Option<String>, exists: bool },
+    ReassignmentError {
+        partition: TopicPartition,
+        text: Option<String>,
+        exists: bool,
+    },
     /// Goes above an epoch that a `state` names (N14).
-    RaiseControllerEpoch { epoch: ControllerEpoch },
+    RaiseControllerEpoch {
+        epoch: ControllerEpoch,
+    },
     /// The request for preferred leaders has been carried out.
-    RemovePreferredElection { version: i32 },
+    RemovePreferredElection {
+        version: i32,
+    },
+}
+
+/// Changes a partition; `extra` rides in the same multi, under the same fences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionChange {
+    pub fence: Fence,
+    pub write: PartitionWrite,
+    pub extra: PartitionExtra,
 }
 
 /// Writes beside `state` and `ISR` that a move needs. `None` leaves the znode alone.
@@ -114,39 +150,99 @@ pub enum Reason {
 /// A state transition, for the log: one line each, with partition and epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    Elected { partition: TopicPartition, leader: BrokerId, leader_epoch: LeaderEpoch, reason: Reason, recovery: bool },
-    Offline { partition: TopicPartition, why: String },
-    IsrStored { partition: TopicPartition, isr: Vec<BrokerId>, elr: Vec<BrokerId>, partition_epoch: PartitionEpoch },
-    ProposalRefused { partition: TopicPartition, broker: BrokerId, rejection: Rejection },
-    TopicNamed { topic: TopicName, topic_id: TopicId },
-    TopicRemoved { topic: TopicName },
-    Rejected { subject: String, why: String },
-    BrokerUp { broker: BrokerId, broker_epoch: BrokerEpoch },
-    BrokerDown { broker: BrokerId },
-    TookOffice { epoch: ControllerEpoch, brokers: usize, partitions: usize },
-    WaitingForBrokers { registered: usize, named: usize },
+    Elected {
+        partition: TopicPartition,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        reason: Reason,
+        recovery: bool,
+    },
+    Offline {
+        partition: TopicPartition,
+        why: String,
+    },
+    IsrStored {
+        partition: TopicPartition,
+        isr: Vec<BrokerId>,
+        elr: Vec<BrokerId>,
+        partition_epoch: PartitionEpoch,
+    },
+    ProposalRefused {
+        partition: TopicPartition,
+        broker: BrokerId,
+        rejection: Rejection,
+    },
+    TopicNamed {
+        topic: TopicName,
+        topic_id: TopicId,
+    },
+    TopicRemoved {
+        topic: TopicName,
+    },
+    Rejected {
+        subject: String,
+        why: String,
+    },
+    BrokerUp {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+    },
+    BrokerDown {
+        broker: BrokerId,
+    },
+    TookOffice {
+        epoch: ControllerEpoch,
+        brokers: usize,
+        partitions: usize,
+    },
+    WaitingForBrokers {
+        registered: usize,
+        named: usize,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    Write { id: WriteId, write: Write },
+    Write {
+        id: WriteId,
+        write: Write,
+    },
     ReadAgain(Subject),
     /// The brokers that are alive now. Told before anything is sent to a new one.
     LiveBrokers(Vec<LiveBroker>),
     /// To one broker, which has had its full LeaderAndIsr.
-    LeaderAndIsr { broker: BrokerId, broker_epoch: BrokerEpoch, partition: LeaderAndIsr },
+    LeaderAndIsr {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        partition: LeaderAndIsr,
+    },
     /// Everything that concerns a broker: once per controller and registration.
-    FullLeaderAndIsr { broker: BrokerId, broker_epoch: BrokerEpoch, partitions: Vec<LeaderAndIsr> },
-    StopReplica { broker: BrokerId, broker_epoch: BrokerEpoch, stop: StopReplica },
+    FullLeaderAndIsr {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        partitions: Vec<LeaderAndIsr>,
+    },
+    StopReplica {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        stop: StopReplica,
+    },
     /// To all live brokers. `None`: the partition is no more.
     Metadata(Vec<(TopicPartition, Option<PartitionMetadata>)>),
     /// Ask a replica how far its log goes (unclean election).
-    QueryLogEnd { broker: BrokerId, broker_epoch: BrokerEpoch, partition: TopicPartition },
+    QueryLogEnd {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        partition: TopicPartition,
+    },
     AnswerAlterIsr {
         request: RequestId,
         /// Outcome per proposal, in their order; or why the whole request is refused.
         outcomes: Result<Vec<Result<StoredIsrAnswer, Rejection>>, Rejection>,
     },
-    AnswerControlledShutdown { request: RequestId, outcome: Result<Vec<TopicPartition>, Rejection> },
+    AnswerControlledShutdown {
+        request: RequestId,
+        outcome: Result<Vec<TopicPartition>, Rejection>,
+    },
     Note(Note),
 }

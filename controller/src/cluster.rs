@@ -215,8 +215,12 @@ impl Cluster {
                     changed
                 });
             }
-            Fact::Isr { partition, ids } => self.learn_partition(partition, |known| take(&mut known.isr, ids)),
-            Fact::Elr { partition, ids } => self.learn_partition(partition, |known| take(&mut known.elr, ids)),
+            Fact::Isr { partition, ids } => {
+                self.learn_partition(partition, |known| take(&mut known.isr, ids))
+            }
+            Fact::Elr { partition, ids } => {
+                self.learn_partition(partition, |known| take(&mut known.elr, ids))
+            }
             Fact::Leader { partition, node } => {
                 self.learn_partition(partition, |known| set(&mut known.leader, node));
             }
@@ -343,7 +347,10 @@ impl Cluster {
         self.ids_of.get(topic).map_or(Vec::new(), |ids| ids.iter().copied().collect())
     }
 
-    pub(crate) fn partitions_of(&self, topic: &TopicName) -> impl Iterator<Item = (&TopicPartition, &Partition)> {
+    pub(crate) fn partitions_of(
+        &self,
+        topic: &TopicName,
+    ) -> impl Iterator<Item = (&TopicPartition, &Partition)> {
         self.partitions.range(partitions_of(topic))
     }
 

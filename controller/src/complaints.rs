@@ -32,7 +32,8 @@ impl Machine {
             self.due(tp, wrong_wish, shown_wish.clone(), |work| &mut work.wish_wrong_since)
         {
             let complaint = Complaint { partition: tp.clone(), text: text.clone(), about_wish: true };
-            let write = Write::ReassignmentError { partition: tp.clone(), text, exists: shown_wish.is_some() };
+            let write =
+                Write::ReassignmentError { partition: tp.clone(), text, exists: shown_wish.is_some() };
             self.issue_complaint(write, complaint);
         }
     }
@@ -90,7 +91,8 @@ impl Machine {
 
     /// What is wrong with the partition's own znodes.
     fn wrong_input(&self, tp: &TopicPartition, partition: &Partition) -> Option<String> {
-        let empty = partition.replicas.is_absent() && partition.state.is_absent() && partition.isr.is_absent();
+        let empty =
+            partition.replicas.is_absent() && partition.state.is_absent() && partition.isr.is_absent();
         let topic = self.cluster.topics.get(&tp.topic)?;
         if empty || topic.delete_requested {
             return None;
@@ -98,14 +100,17 @@ impl Machine {
         if let Some(problem) = &topic.problem {
             return Some(problem.clone());
         }
-        let started = self.cluster.incarnation(&tp.topic).is_some_and(|(_, entry, _)| entry.is_started(tp.partition));
+        let started =
+            self.cluster.incarnation(&tp.topic).is_some_and(|(_, entry, _)| entry.is_started(tp.partition));
         if let Some(why) = wrong_record(partition, started) {
             return Some(why);
         }
         match &partition.replicas {
             Read::Bad { why, .. } => return Some(why.clone()),
             Read::Absent if started => {
-                return Some("the znode 'replicas' is missing; write the assigned replicas, such as [1,2,3]".into());
+                return Some(
+                    "the znode 'replicas' is missing; write the assigned replicas, such as [1,2,3]".into(),
+                );
             }
             Read::Absent | Read::Value(_) => {}
         }
@@ -114,7 +119,9 @@ impl Machine {
             return self.wrong_start(tp, topic.contiguous, replicas);
         }
         let unknown = replicas.iter().find(|id| !self.cluster.is_known(**id))?;
-        Some(format!("broker {unknown} of 'replicas' has never registered; the assignment waits until it does"))
+        Some(format!(
+            "broker {unknown} of 'replicas' has never registered; the assignment waits until it does"
+        ))
     }
 
     /// Why a partition that shall begin cannot.
@@ -159,14 +166,18 @@ fn wrong_record(partition: &Partition, started: bool) -> Option<String> {
     match &partition.state {
         Read::Bad { why, .. } => return Some(why.clone()),
         Read::Absent if started => {
-            return Some("the znode 'state' of a partition that holds records is missing; restore it".to_owned());
+            return Some(
+                "the znode 'state' of a partition that holds records is missing; restore it".to_owned(),
+            );
         }
         Read::Absent | Read::Value(_) => {}
     }
     match &partition.isr {
         Read::Bad { why, .. } => return Some(format!("ISR: {why}")),
         Read::Absent if started => {
-            return Some("the znode 'ISR' of a partition that holds records is missing; restore it".to_owned());
+            return Some(
+                "the znode 'ISR' of a partition that holds records is missing; restore it".to_owned(),
+            );
         }
         Read::Absent | Read::Value(_) => {}
     }

@@ -168,7 +168,11 @@ mod tests {
         for (isr, elr, fitness, chosen) in rows {
             assert_eq!(choose(isr, elr, fitness, 99), chosen, "isr {isr:?} elr {elr:?} {fitness:?}");
         }
-        assert_eq!(choose(&[2], &[], [Gone, LATER, Fit, Gone], 100), elected(2), "asked again when it is time");
+        assert_eq!(
+            choose(&[2], &[], [Gone, LATER, Fit, Gone], 100),
+            elected(2),
+            "asked again when it is time"
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What can happen to the controller: facts read from ZooKeeper, outcomes of its writes, answers and requests of
 //! brokers, and time. A closed list; the machine learns of nothing else.
 
-use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicName, TopicPartition};
+use zurau_common::id::{
+    BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicName, TopicPartition,
+};
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::broker::{Address, Endpoints};
 use zurau_common::zk::state::PartitionState;
@@ -84,31 +86,86 @@ pub struct LeaderNode {
 /// Something read from ZooKeeper, in the terms of the cluster: never a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
-    Broker { broker: BrokerId, registration: Option<Registration> },
-    Endpoints { broker: BrokerId, endpoints: Option<Endpoints> },
-    BrokerEpoch { broker: BrokerId, epoch: Option<BrokerEpoch> },
+    Broker {
+        broker: BrokerId,
+        registration: Option<Registration>,
+    },
+    Endpoints {
+        broker: BrokerId,
+        endpoints: Option<Endpoints>,
+    },
+    BrokerEpoch {
+        broker: BrokerId,
+        epoch: Option<BrokerEpoch>,
+    },
     /// `Value(None)`: an admin created the topic and nobody gave it an id yet.
-    Topic { topic: TopicName, node: Read<Option<TopicId>> },
-    TopicIdEntry { topic_id: TopicId, entry: Read<TopicIdEntry> },
+    Topic {
+        topic: TopicName,
+        node: Read<Option<TopicId>>,
+    },
+    TopicIdEntry {
+        topic_id: TopicId,
+        entry: Read<TopicIdEntry>,
+    },
     /// Whether the partition's parent node exists.
-    Partition { partition: TopicPartition, exists: bool },
-    Replicas { partition: TopicPartition, ids: Read<Vec<BrokerId>> },
-    State { partition: TopicPartition, state: Read<PartitionState> },
-    Isr { partition: TopicPartition, ids: Read<Vec<BrokerId>> },
-    Elr { partition: TopicPartition, ids: Read<Vec<BrokerId>> },
-    Leader { partition: TopicPartition, node: Option<LeaderNode> },
-    Leaving { partition: TopicPartition, ids: Read<Vec<BrokerId>> },
+    Partition {
+        partition: TopicPartition,
+        exists: bool,
+    },
+    Replicas {
+        partition: TopicPartition,
+        ids: Read<Vec<BrokerId>>,
+    },
+    State {
+        partition: TopicPartition,
+        state: Read<PartitionState>,
+    },
+    Isr {
+        partition: TopicPartition,
+        ids: Read<Vec<BrokerId>>,
+    },
+    Elr {
+        partition: TopicPartition,
+        ids: Read<Vec<BrokerId>>,
+    },
+    Leader {
+        partition: TopicPartition,
+        node: Option<LeaderNode>,
+    },
+    Leaving {
+        partition: TopicPartition,
+        ids: Read<Vec<BrokerId>>,
+    },
     /// The wanted assignment of a reassignment (RAR).
-    Wanted { partition: TopicPartition, ids: Read<Vec<BrokerId>> },
-    PartitionError { partition: TopicPartition, text: Option<String> },
-    ReassignmentError { partition: TopicPartition, text: Option<String> },
-    DeleteTopic { topic: TopicName, requested: bool },
+    Wanted {
+        partition: TopicPartition,
+        ids: Read<Vec<BrokerId>>,
+    },
+    PartitionError {
+        partition: TopicPartition,
+        text: Option<String>,
+    },
+    ReassignmentError {
+        partition: TopicPartition,
+        text: Option<String>,
+    },
+    DeleteTopic {
+        topic: TopicName,
+        requested: bool,
+    },
     /// Partitions that shall be led by their preferred replica; `None` for all of them.
-    PreferredElection { request: Read<Option<Vec<TopicPartition>>> },
+    PreferredElection {
+        request: Read<Option<Vec<TopicPartition>>>,
+    },
     /// The topic's own `unclean.leader.election.enable`, if it has one.
-    UncleanElection { topic: TopicName, enabled: Option<bool> },
+    UncleanElection {
+        topic: TopicName,
+        enabled: Option<bool>,
+    },
     /// The cluster-wide dynamic value, if there is one.
-    UncleanElectionDefault { enabled: Option<bool> },
+    UncleanElectionDefault {
+        enabled: Option<bool>,
+    },
     /// Everything about the subject that was asked for by `Action::ReadAgain` has been told.
     Fresh(Subject),
 }
@@ -117,8 +174,11 @@ pub enum Fact {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Broker(BrokerId),
+    /// The topic's node, the wish to delete it, and all its partitions.
     Topic(TopicName),
+    TopicId(TopicId),
     Partition(TopicPartition),
+    /// The request for preferred leaders.
     Wishes,
 }
 
@@ -181,7 +241,11 @@ pub enum Event {
     /// The whole tree has been read and told since [`Event::Reloading`] (or since the start).
     Loaded,
     Written(Vec<(WriteId, WriteOutcome)>),
-    LeaderAndIsrAnswered { broker: BrokerId, broker_epoch: BrokerEpoch, answers: Vec<LeaderAndIsrAnswer> },
+    LeaderAndIsrAnswered {
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        answers: Vec<LeaderAndIsrAnswer>,
+    },
     /// `outcome` of a StopReplica that deletes.
     ReplicaStopped {
         broker: BrokerId,
@@ -191,9 +255,22 @@ pub enum Event {
         outcome: Result<(), Rejection>,
     },
     /// The last epoch and the log end of a replica, for an unclean election; `None` when it did not say.
-    LogEnd { broker: BrokerId, partition: TopicPartition, end: Option<(LeaderEpoch, i64)> },
-    AlterIsr { request: RequestId, broker: BrokerId, broker_epoch: BrokerEpoch, proposals: Vec<Proposal> },
-    ControlledShutdown { request: RequestId, broker: BrokerId, broker_epoch: BrokerEpoch },
+    LogEnd {
+        broker: BrokerId,
+        partition: TopicPartition,
+        end: Option<(LeaderEpoch, i64)>,
+    },
+    AlterIsr {
+        request: RequestId,
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        proposals: Vec<Proposal>,
+    },
+    ControlledShutdown {
+        request: RequestId,
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+    },
     /// Time has passed; deadlines are looked at.
     Tick,
 }

@@ -20,7 +20,11 @@ pub(crate) struct Stored<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// Store it, under the broker epochs of the added members (F3).
-    Store { isr: Vec<BrokerId>, elr: Vec<BrokerId>, added: Vec<(BrokerId, BrokerEpoch)> },
+    Store {
+        isr: Vec<BrokerId>,
+        elr: Vec<BrokerId>,
+        added: Vec<(BrokerId, BrokerEpoch)>,
+    },
     /// It is stored already: the answer to an earlier try was lost.
     AlreadyStored,
     /// The cache is behind the leader: read again, then judge again.
@@ -97,7 +101,13 @@ mod tests {
     }
 
     /// Broker n lives in broker epoch 10 + n; broker 4 is dead, broker 5 is no host.
-    fn judged(sender: i32, epochs: (i32, i32), isr: &[i32], member_epoch: i64, elr: Option<&[i32]>) -> Judgement {
+    fn judged(
+        sender: i32,
+        epochs: (i32, i32),
+        isr: &[i32],
+        member_epoch: i64,
+        elr: Option<&[i32]>,
+    ) -> Judgement {
         let stored = Stored {
             leader: BrokerId(1),
             leader_epoch: LeaderEpoch(7),
@@ -123,6 +133,8 @@ mod tests {
         })
     }
 
+    type Row<'a> = (i32, (i32, i32), &'a [i32], i64, Option<&'a [i32]>, Judgement);
+
     #[test]
     fn d16_accepts_only_the_leader_of_the_epoch_and_members_of_now() {
         let store = |isr: &[i32], elr: &[i32], added: &[i32]| Judgement::Store {
@@ -131,7 +143,7 @@ mod tests {
             added: added.iter().map(|id| (BrokerId(*id), BrokerEpoch(10 + i64::from(*id)))).collect(),
         };
         #[rustfmt::skip]
-        let rows: [(i32, (i32, i32), &[i32], i64, Option<&[i32]>, Judgement); 18] = [
+        let rows: [Row<'_>; 18] = [
             // sender  epochs  isr              member  elr           judgement
             (1,       (7, 5),  &[1, 2, 3],      10,     Some(&[]),    store(&[1, 2, 3], &[], &[3])),
             (1,       (7, 5),  &[1],            10,     Some(&[]),    store(&[1], &[], &[])),

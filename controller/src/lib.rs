@@ -17,3 +17,22 @@ mod publish;
 mod reassignment;
 mod requests;
 mod topics;
+
+mod facts;
+mod mirror;
+mod multi;
+mod queue;
+
+mod api;
+mod leadership;
+mod messages;
+mod outbox;
+mod process;
+mod removal;
+mod runtime;
+mod story;
+mod watches;
+
+pub use messages::LOG_END_QUERY;
+pub use process::Controller;
+pub use zurau_common::config::ControllerConfig;

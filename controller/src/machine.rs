@@ -196,6 +196,7 @@ impl Machine {
                     self.cluster.dirty_partitions.insert(tp);
                 }
             }
+            Subject::TopicId(_) => {}
             Subject::Wishes => self.preferred_in_flight = false,
         }
     }

@@ -119,9 +119,10 @@ pub(crate) fn look(cluster: &Cluster, partition: &Partition, confirmed: bool, no
     let leader = state.value.leader;
     let live = cluster.live(leader);
     // Of the current epoch if and only if it is younger than the record.
-    let node = partition.leader.as_ref().filter(|node| {
-        node.broker == Some(leader) && state.mzxid.is_some_and(|mzxid| node.czxid > mzxid)
-    });
+    let node = partition
+        .leader
+        .as_ref()
+        .filter(|node| node.broker == Some(leader) && state.mzxid.is_some_and(|mzxid| node.czxid > mzxid));
     let held = live.filter(|live| node.is_some_and(|node| node.session == live.session));
     let office = partition.work.office;
     match (office, live) {

@@ -97,7 +97,8 @@ impl Machine {
         let current = self.standing(tp).is_some_and(|(current, _)| current == topic_id);
         let Some(partition) = self.cluster.partitions.get_mut(tp).filter(|_| current) else { return };
         let asked = partition.work.stopping.get(&broker) == Some(&registration);
-        let gone = matches!(outcome, Ok(()) | Err(Rejection::UnknownTopicOrPartition | Rejection::UnknownTopicId));
+        let gone =
+            matches!(outcome, Ok(()) | Err(Rejection::UnknownTopicOrPartition | Rejection::UnknownTopicId));
         if asked && gone {
             partition.work.left.insert(broker);
             self.cluster.dirty_partitions.insert(tp.clone());
@@ -111,9 +112,13 @@ impl Machine {
             self.cluster.partitions_of(topic).map(|(tp, _)| tp.clone()).collect();
         for tp in partitions {
             let partition = self.partition_mut(&tp);
-            let Some((_, hosts, epoch)) = partition.work.hosted.take_if(|(id, ..)| *id == topic_id) else { continue };
-            let lists = [&partition.isr, &partition.elr, &partition.leaving, &partition.replicas, &partition.wanted];
-            let hosts = lists.iter().filter_map(|list| list.value()).fold(hosts, |all, list| union(&all, list));
+            let Some((_, hosts, epoch)) = partition.work.hosted.take_if(|(id, ..)| *id == topic_id) else {
+                continue;
+            };
+            let lists =
+                [&partition.isr, &partition.elr, &partition.leaving, &partition.replicas, &partition.wanted];
+            let hosts =
+                lists.iter().filter_map(|list| list.value()).fold(hosts, |all, list| union(&all, list));
             // What the controller was doing belonged to that incarnation.
             let published = partition.work.published.take();
             let in_flight = partition.work.in_flight;

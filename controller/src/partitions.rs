@@ -5,7 +5,7 @@ use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartiti
 use zurau_common::zk::fence::{Expected, Fence, PartitionWrite};
 use zurau_common::zk::state::PartitionState;
 
-use crate::action::{Action, Note, PartitionExtra, Reason, StopReplica, Write};
+use crate::action::{Action, Note, PartitionChange, PartitionExtra, Reason, StopReplica, Write};
 use crate::cluster::Partition;
 use crate::election::{self, Candidates, Choice, Fitness};
 use crate::event::{Read, Subject};
@@ -194,7 +194,9 @@ impl Machine {
                 self.deadlines.insert((at, tp.clone()));
                 self.offline(tp, "the replicas in sync refused to lead and are asked again".to_owned());
             }
-            Choice::Nobody if started && self.cluster.unclean_election(&tp.topic, self.config.unclean_election) => {
+            Choice::Nobody
+                if started && self.cluster.unclean_election(&tp.topic, self.config.unclean_election) =>
+            {
                 self.elect_uncleanly(tp);
             }
             Choice::Nobody => {
@@ -388,7 +390,9 @@ impl Machine {
 
     /// The one place that writes `state`.
     fn write_epoch(&mut self, tp: &TopicPartition, next: NextEpoch) {
-        let (Some((topic_id, _)), Some(live)) = (self.standing(tp), self.cluster.live(next.leader)) else { return };
+        let (Some((topic_id, _)), Some(live)) = (self.standing(tp), self.cluster.live(next.leader)) else {
+            return;
+        };
         let partition = &self.cluster.partitions[tp];
         let stored = partition.state.value().map_or(LeaderEpoch::UNKNOWN, |state| state.leader_epoch);
         let floor = partition.work.epoch_floor.unwrap_or(LeaderEpoch::UNKNOWN);
@@ -436,12 +440,12 @@ impl Machine {
 
     pub(crate) fn write_partition(&mut self, pending: PendingPartition) {
         let tp = pending.fence.partition.clone();
-        let write = Write::Partition {
+        let change = PartitionChange {
             fence: pending.fence.clone(),
             write: pending.write.clone(),
             extra: pending.extra.clone(),
         };
-        let id = self.issue(write, Pending::Partition(Box::new(pending)));
+        let id = self.issue(Write::Partition(Box::new(change)), Pending::Partition(Box::new(pending)));
         let work = &mut self.partition_mut(&tp).work;
         assert!(work.in_flight.is_none(), "{tp}: two writes in flight: {:?} and {id:?}", work.in_flight);
         work.in_flight = Some(id);
@@ -450,7 +454,9 @@ impl Machine {
     /// Tells hosts of an earlier epoch to delete their copies.
     fn stop_leaving(&mut self, tp: &TopicPartition) {
         let partition = &self.cluster.partitions[tp];
-        let (Some(state), Some(leaving)) = (partition.state.value(), partition.leaving.value()) else { return };
+        let (Some(state), Some(leaving)) = (partition.state.value(), partition.leaving.value()) else {
+            return;
+        };
         let Some((topic_id, _)) = self.standing(tp) else { return };
         let leader_epoch = state.leader_epoch;
         // Only who is no host of the current epoch (N5).
@@ -471,7 +477,9 @@ impl Machine {
     fn record_left(&mut self, tp: &TopicPartition) {
         let partition = &self.cluster.partitions[tp];
         let Some((topic_id, _)) = self.standing(tp) else { return };
-        let (Some(leaving), Some(version)) = (partition.leaving.value(), partition.leaving.version()) else { return };
+        let (Some(leaving), Some(version)) = (partition.leaving.value(), partition.leaving.version()) else {
+            return;
+        };
         let left: Vec<BrokerId> = partition.work.left.iter().copied().collect();
         let rest = difference(leaving, &left);
         if partition.work.in_flight.is_some() || rest.len() == leaving.len() {

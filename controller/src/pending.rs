@@ -44,6 +44,19 @@ pub(crate) enum TopicChange {
     Removed,
 }
 
+impl TopicChange {
+    /// The incarnation that the change is about.
+    pub(crate) fn topic_id(&self) -> Option<TopicId> {
+        match self {
+            Self::Named { topic_id, .. }
+            | Self::EntryCreated { topic_id, .. }
+            | Self::EntrySet { topic_id, .. }
+            | Self::EntryRemoved { topic_id } => Some(*topic_id),
+            Self::Removed => None,
+        }
+    }
+}
+
 /// A write of an `error` child.
 #[derive(Debug, Clone)]
 pub(crate) struct Complaint {

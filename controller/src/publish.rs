@@ -101,7 +101,8 @@ impl Machine {
                 continue;
             }
             let hosted = self.cluster.hosted_by(broker);
-            let told = hosted.filter(|tp| self.may_be_told(&self.cluster.partitions[*tp], broker, broker_epoch));
+            let told =
+                hosted.filter(|tp| self.may_be_told(&self.cluster.partitions[*tp], broker, broker_epoch));
             let partitions = told.filter_map(|tp| self.leader_and_isr(tp)).collect();
             if let Some(known) = self.cluster.brokers.get_mut(&broker) {
                 known.told_in_full = Some(broker_epoch);
@@ -113,7 +114,8 @@ impl Machine {
     /// Notes what clients must hear about the partition, if it changed.
     pub(crate) fn publish(&mut self, tp: &TopicPartition) {
         let partition = &self.cluster.partitions[tp];
-        let deciding = partition.work.in_flight.is_some() || partition.work.stale || partition.work.confirming;
+        let deciding =
+            partition.work.in_flight.is_some() || partition.work.stale || partition.work.confirming;
         if deciding && partition.work.published.is_some() || self.has_problem(tp) {
             return;
         }
@@ -159,7 +161,9 @@ impl Machine {
         let isr = match &partition.isr {
             Read::Absent => vec![state.leader],
             Read::Value(isr) => isr.value.clone(),
-            Read::Bad { .. } => partition.work.published.as_ref().map_or(Vec::new(), |known| known.isr.clone()),
+            Read::Bad { .. } => {
+                partition.work.published.as_ref().map_or(Vec::new(), |known| known.isr.clone())
+            }
         };
         Some(PartitionMetadata {
             topic_id,

@@ -74,12 +74,15 @@ mod tests {
         NextStep::Grow { hosts: ids(hosts), target: ids(target) }
     }
 
+    type Ids = &'static [i32];
+    type Row = (Option<Ids>, Ids, Ids, Ids, Ids, Ids, i32, NextStep);
+
     #[test]
     fn a_move_grows_catches_up_moves_its_leader_and_completes() {
         use NextStep::{Complete, MoveLeader, Nothing};
         let done = |leaving: &[i32]| Complete { leaving: ids(leaving) };
         #[rustfmt::skip]
-        let rows: [(Option<&[i32]>, &[i32], &[i32], &[i32], &[i32], &[i32], i32, NextStep); 13] = [
+        let rows: [Row; 13] = [
             // RAR            replicas    isr         elr   state hosts   target     leader  step
             (None,            &[1, 2],    &[1, 2],    &[],  &[1, 2],      &[1, 2],    1, Nothing),
             (Some(&[2, 3]),   &[1, 2],    &[1, 2],    &[],  &[1, 2],      &[1, 2],    1, grow(&[2, 3, 1], &[2, 3])),

@@ -252,8 +252,11 @@ impl Machine {
     /// Answers those whose leaderships are where they can be.
     pub(crate) fn answer_shutdowns(&mut self) {
         for shutdown in std::mem::take(&mut self.requests.shutdowns) {
-            let led: Vec<&TopicPartition> =
-                self.cluster.hosted_by(shutdown.broker).filter(|tp| self.leads(shutdown.broker, tp)).collect();
+            let led: Vec<&TopicPartition> = self
+                .cluster
+                .hosted_by(shutdown.broker)
+                .filter(|tp| self.leads(shutdown.broker, tp))
+                .collect();
             let moving = led.iter().any(|tp| self.can_move(&self.cluster.partitions[*tp]));
             let alive = self.is_current(shutdown.broker, shutdown.broker_epoch);
             if moving && alive && self.now < shutdown.deadline {
@@ -271,7 +274,8 @@ impl Machine {
     }
 
     fn can_move(&self, partition: &Partition) -> bool {
-        let successor = election::elect_better(partition.isr(), partition.isr(), |id| self.fitness(partition, id));
+        let successor =
+            election::elect_better(partition.isr(), partition.isr(), |id| self.fitness(partition, id));
         partition.work.in_flight.is_some() || partition.work.stale || successor.is_some()
     }
 }

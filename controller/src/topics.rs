@@ -3,7 +3,7 @@
 use zurau_common::id::{TopicId, TopicName};
 use zurau_common::zk::topic::TopicIdEntry;
 
-use crate::action::{Note, Write};
+use crate::action::{Action, Note, Write};
 use crate::event::{Read, Subject, Versioned, WriteOutcome};
 use crate::machine::Machine;
 use crate::pending::{Pending, TopicChange};
@@ -20,11 +20,15 @@ impl Machine {
         let ids = self.cluster.ids_of(name);
         match node {
             _ if deleting => self.delete_topic(name, &node),
-            // Removed by hand: only the topic's own node counts (F7).
-            Read::Absent if !ids.is_empty() => self.delete_topic(name, &node),
-            Read::Absent => self.forget_topic(name),
+            // Removed by hand: only the topic's own node counts (F7). No znode is removed that may be a new topic's.
+            Read::Absent => match ids.first() {
+                Some(topic_id) => self.remove_entry(name, *topic_id),
+                None => self.forget_topic(name),
+            },
             Read::Bad { why, .. } => self.topic_problem(name, Some(why)),
-            Read::Value(Versioned { value: None, version, .. }) => self.name_topic(name, version, &ids, fresh),
+            Read::Value(Versioned { value: None, version, .. }) => {
+                self.name_topic(name, version, &ids, fresh)
+            }
             Read::Value(Versioned { value: Some(id), .. }) => self.keep_topic(name, id, &ids),
         }
     }
@@ -181,6 +185,11 @@ impl Machine {
         let topic = self.cluster.topics.entry(name.clone()).or_default();
         topic.in_flight = false;
         let WriteOutcome::Stored { zxid } = outcome else {
+            let mut ids = self.cluster.ids_of(name);
+            ids.extend(change.topic_id());
+            for topic_id in ids {
+                self.actions.push(Action::ReadAgain(Subject::TopicId(topic_id)));
+            }
             self.read_topic_again(name);
             return;
         };

@@ -1,0 +1,144 @@
+//! Who is the active controller: claims `/controller` and raises `/controller_epoch` in one multi, or waits.
+
+use anyhow::{Context as _, anyhow};
+use tracing::{debug, error, info};
+use zurau_common::id::ControllerEpoch;
+use zurau_common::zk::controller::{ActiveController, decode_controller_epoch, encode_controller_epoch};
+use zurau_common::zk::op::{Lifetime, MultiError, Node, Op};
+use zurau_common::zk::read::ReadError;
+use zurau_common::zk::session::ZooKeeper;
+use zurau_common::zk::znode::Znode;
+
+/// The office, and the version of `/controller_epoch` that every write of its holder checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Office {
+    pub(crate) epoch: ControllerEpoch,
+    pub(crate) epoch_version: i32,
+}
+
+/// What one look at `/controller` found.
+enum Look {
+    Won(Office),
+    /// Somebody else is active.
+    Taken,
+    /// Something moved under the claim: look again.
+    Again,
+}
+
+/// Waits until this process is the active controller. `None` when the session has ended.
+///
+/// # Errors
+/// ZooKeeper refuses what no retry can mend.
+pub(crate) async fn compete(
+    zookeeper: &ZooKeeper,
+    identity: &ActiveController,
+) -> anyhow::Result<Option<Office>> {
+    let mut watch = zookeeper.watch_trees(&["/controller"]);
+    while watch.next().await.is_some() {
+        match look_until_settled(zookeeper, identity).await? {
+            Some(office) => return Ok(Some(office)),
+            None => debug!("another controller is active; waiting"),
+        }
+    }
+    Ok(None)
+}
+
+async fn look_until_settled(
+    zookeeper: &ZooKeeper,
+    identity: &ActiveController,
+) -> anyhow::Result<Option<Office>> {
+    loop {
+        match look(zookeeper, identity).await {
+            Ok(Look::Won(office)) => {
+                info!(epoch = %office.epoch, "elected as the active controller");
+                return Ok(Some(office));
+            }
+            Ok(Look::Taken) => return Ok(None),
+            Ok(Look::Again) => {}
+            // The watch says how it goes on: a reset after the reconnect, or the end of the session.
+            Err(Failure::Session) => return Ok(None),
+            Err(Failure::Other(error)) => return Err(error),
+        }
+    }
+}
+
+enum Failure {
+    Session,
+    Other(anyhow::Error),
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::SessionEnded | ReadError::ConnectionLoss => Self::Session,
+            ReadError::Refused(_) => Self::Other(anyhow!(error).context("cannot read /controller")),
+        }
+    }
+}
+
+async fn look(zookeeper: &ZooKeeper, identity: &ActiveController) -> Result<Look, Failure> {
+    let epoch = zookeeper.get(&Znode::ControllerEpoch.path()).await?;
+    if let Some(node) = zookeeper.get(&Znode::Controller.path()).await? {
+        if node.ephemeral_owner != zookeeper.session_id() {
+            return Ok(Look::Taken);
+        }
+        return own_node(zookeeper, &node).await;
+    }
+    let create =
+        Op::Create { path: Znode::Controller.path(), data: identity.encode(), lifetime: Lifetime::Ephemeral };
+    let (office, raise) = next_office(epoch.as_ref()).map_err(Failure::Other)?;
+    match zookeeper.multi(&[create, raise]).await {
+        Ok(_) => Ok(Look::Won(office)),
+        Err(MultiError::Failed { .. } | MultiError::Unknown) => Ok(Look::Again),
+        Err(MultiError::SessionEnded) => Err(Failure::Session),
+        Err(error @ MultiError::Refused(_)) => {
+            debug!("the claim was not sent: {error}");
+            Err(Failure::Session)
+        }
+    }
+}
+
+fn next_office(epoch: Option<&Node>) -> anyhow::Result<(Office, Op)> {
+    let path = Znode::ControllerEpoch.path();
+    let Some(node) = epoch else {
+        let office = Office { epoch: ControllerEpoch(1), epoch_version: 0 };
+        let data = encode_controller_epoch(office.epoch);
+        return Ok((office, Op::Create { path, data, lifetime: Lifetime::Persistent }));
+    };
+    let before = decode_controller_epoch(&node.data)
+        .context("no controller can be elected; write the last epoch, a whole number, to /controller_epoch")
+        .inspect_err(|error| error!("{error:#}"))?;
+    let epoch = ControllerEpoch(before.0 + 1);
+    let office = Office { epoch, epoch_version: node.version + 1 };
+    Ok((office, Op::SetData { path, data: encode_controller_epoch(epoch), version: Some(node.version) }))
+}
+
+/// The node is owned by this session: a claim whose answer was lost had succeeded (L2), if the epoch is of the same
+/// multi. Otherwise the node is given up and claimed anew.
+async fn own_node(zookeeper: &ZooKeeper, controller: &Node) -> Result<Look, Failure> {
+    let epoch = zookeeper.get(&Znode::ControllerEpoch.path()).await?;
+    if let Some(node) = epoch.filter(|node| node.mzxid == controller.czxid)
+        && let Ok(epoch) = decode_controller_epoch(&node.data)
+    {
+        return Ok(Look::Won(Office { epoch, epoch_version: node.version }));
+    }
+    // Whatever becomes of it: the next look tells.
+    let _ = zookeeper.multi(&[Op::Delete { path: Znode::Controller.path(), version: None }]).await;
+    Ok(Look::Again)
+}
+
+/// Whether this session still owns `/controller`.
+pub(crate) async fn still_in_office(zookeeper: &ZooKeeper) -> Result<bool, ReadError> {
+    let node = zookeeper.get(&Znode::Controller.path()).await?;
+    Ok(node.is_some_and(|node| node.ephemeral_owner == zookeeper.session_id()))
+}
+
+/// Gives the office up, so that a standby takes over at once.
+pub(crate) async fn resign(zookeeper: &ZooKeeper) {
+    if still_in_office(zookeeper).await.unwrap_or(false) {
+        let delete = Op::Delete { path: Znode::Controller.path(), version: None };
+        if let Err(error) = zookeeper.multi(&[delete]).await {
+            debug!("/controller was not removed: {error}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A controller process: its listener, its ZooKeeper session, and its way in and out of office.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use uuid::Uuid;
+use zurau_common::config::ControllerConfig;
+use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
+use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
+use zurau_common::zk::op::MultiError;
+use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
+use zurau_common::zk::znode::Znode;
+
+use crate::api::{Api, SharedApi};
+use crate::leadership::{compete, resign};
+use crate::machine::MachineConfig;
+use crate::runtime::{Ended, RuntimeConfig, serve};
+
+/// Pause before a new session after the last one ended.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A running controller: active or standby.
+pub struct Controller {
+    server: Server,
+    stop: CancellationToken,
+    task: Option<JoinHandle<()>>,
+    ended: watch::Receiver<Option<String>>,
+}
+
+impl Controller {
+    /// Binds the listener, starts the first ZooKeeper session and competes for the office.
+    ///
+    /// # Errors
+    /// An address that cannot be bound; no ZooKeeper session within `zookeeper.connection.timeout.ms`.
+    pub async fn start(config: ControllerConfig) -> anyhow::Result<Self> {
+        let api: SharedApi = Arc::default();
+        let listeners: Vec<ListenerAddress> = config
+            .listeners
+            .iter()
+            .map(|listener| ListenerAddress {
+                name: ListenerName::from(listener.name.as_str()),
+                host: listener.host.clone(),
+                port: listener.port,
+            })
+            .collect();
+        let limits =
+            ServerLimits { request_bytes_max: config.socket_request_max_bytes, ..ServerLimits::default() };
+        let handler: Arc<Api> = Arc::clone(&api);
+        let server = Server::bind(&listeners, limits, handler).await?;
+        let identity = identity(&config, server.local_addresses())?;
+        let zookeeper = ZooKeeper::connect(zookeeper_config(&config))
+            .await
+            .context("the controller cannot start without ZooKeeper")?;
+        let stop = CancellationToken::new();
+        let (end, ended) = watch::channel(None);
+        let life = Life { config, api, identity, stop: stop.clone() };
+        let task = tokio::spawn(async move {
+            if let Err(error) = life.run(zookeeper).await {
+                end.send_replace(Some(format!("{error:#}")));
+            }
+        });
+        Ok(Self { server, stop, task: Some(task), ended })
+    }
+
+    /// Where brokers reach this controller.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.server.local_addresses().iter().map(|(_, address)| *address).collect()
+    }
+
+    /// Ends when the controller cannot go on by itself.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn wait(&self) -> anyhow::Result<()> {
+        let mut ended = self.ended.clone();
+        let reason = ended.wait_for(Option::is_some).await.map(|reason| reason.clone());
+        match reason {
+            Ok(Some(reason)) => Err(anyhow::anyhow!(reason)),
+            // Stopped on purpose.
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives up the office, so that a standby takes over at once, and ends the session.
+    pub async fn shutdown(mut self) {
+        self.stop.cancel();
+        if let Some(task) = self.task.take() {
+            // A panic was its own: the session's end says so to everybody.
+            let _ = task.await;
+        }
+        self.server.shutdown().await;
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn zookeeper_config(config: &ControllerConfig) -> ZooKeeperConfig {
+    ZooKeeperConfig {
+        connect: config.zookeeper_connect.to_string(),
+        session_timeout: config.zookeeper_session_timeout,
+        connection_timeout: config.zookeeper_connection_timeout,
+    }
+}
+
+fn identity(
+    config: &ControllerConfig,
+    bound: &[(ListenerName, SocketAddr)],
+) -> anyhow::Result<ActiveController> {
+    let advertised =
+        config.advertised_listeners.first().context("a controller needs a listener (listeners)")?;
+    let (_, bound) = bound.first().context("a controller needs a listener (listeners)")?;
+    let host = if advertised.host.is_empty() { hostname() } else { advertised.host.clone() };
+    let port = if advertised.port == 0 { bound.port() } else { advertised.port };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let timestamp = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);
+    Ok(ActiveController::new(config.controller_id, host, port, timestamp))
+}
+
+fn hostname() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    if name.is_empty() { "localhost".to_owned() } else { name.into_owned() }
+}
+
+/// One process from its first session to its end.
+struct Life {
+    config: ControllerConfig,
+    api: SharedApi,
+    identity: ActiveController,
+    stop: CancellationToken,
+}
+
+impl Life {
+    async fn run(self, first: ZooKeeper) -> anyhow::Result<()> {
+        let mut zookeeper = first;
+        loop {
+            let ended = self.session(&zookeeper).await?;
+            if ended == Ended::Stopped {
+                resign(&zookeeper).await;
+                zookeeper.close().await;
+                return Ok(());
+            }
+            warn!("the ZooKeeper session is over; starting another");
+            let Some(next) = self.reconnect().await else { return Ok(()) };
+            zookeeper = next;
+        }
+    }
+
+    /// Retries for ever: a controller without ZooKeeper is of no use and does no harm (CTL-09).
+    async fn reconnect(&self) -> Option<ZooKeeper> {
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                connected = ZooKeeper::connect(zookeeper_config(&self.config)) => match connected {
+                    Ok(zookeeper) => return Some(zookeeper),
+                    Err(error) => warn!("{error:#}"),
+                },
+            }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    /// In and out of office until the session or the process ends.
+    async fn session(&self, zookeeper: &ZooKeeper) -> anyhow::Result<Ended> {
+        loop {
+            let office = tokio::select! {
+                () = self.stop.cancelled() => return Ok(Ended::Stopped),
+                office = compete(zookeeper, &self.identity) => match office? {
+                    Some(office) => office,
+                    None => return Ok(Ended::Session),
+                },
+            };
+            if let Err(error) = prepare(zookeeper).await {
+                // The office is lost with the session, or tried again in it.
+                warn!("the persistent znodes cannot be created: {error}");
+                resign(zookeeper).await;
+                continue;
+            }
+            match serve(zookeeper, office, self.runtime(zookeeper), &self.api, &self.stop).await {
+                Ended::Deposed => info!(epoch = %office.epoch, "no longer the active controller"),
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    fn runtime(&self, zookeeper: &ZooKeeper) -> RuntimeConfig {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let config = &self.config;
+        RuntimeConfig {
+            controller_id: config.controller_id,
+            machine: MachineConfig {
+                session_timeout: millis(zookeeper.session_timeout()),
+                leader_election_wait: millis(config.leader_election_wait_time),
+                unclean_election: config.unclean_leader_election_enable,
+                auto_rebalance: config.auto_leader_rebalance_enable,
+                imbalance_check_interval: millis(config.leader_imbalance_check_interval),
+                imbalance_percentage: u64::from(config.leader_imbalance_per_broker_percentage),
+                seed: Uuid::new_v4().as_u128(),
+            },
+            socket_timeout: config.controller_socket_timeout,
+        }
+    }
+}
+
+/// The persistent parents and the cluster id.
+async fn prepare(zookeeper: &ZooKeeper) -> Result<(), MultiError> {
+    zookeeper.ensure_parents().await?;
+    let id = URL_SAFE_NO_PAD.encode(Uuid::new_v4().as_bytes());
+    if zookeeper.create_if_absent(&Znode::ClusterId.path(), &encode_cluster_id(&id)).await? {
+        info!(cluster_id = %id, "new cluster");
+    }
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! What one broker has still to be told, with everything that is superseded left out.
+//!
+//! One request is under way at a time. What comes meanwhile is merged: of a partition only the newest record is sent.
+//! A request that got no answer goes back, unless something newer about a partition stands there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zurau_common::id::{TopicId, TopicPartition};
+use zurau_common::leader_and_isr::LeaderAndIsr;
+
+use crate::action::{PartitionMetadata, StopReplica};
+
+/// Most partitions of one incremental request.
+const PARTITIONS_MAX: usize = 5_000;
+
+pub(crate) type MetadataChanges = BTreeMap<TopicPartition, Option<PartitionMetadata>>;
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outgoing {
+    StopReplicas(Vec<StopReplica>),
+    LeaderAndIsr {
+        full: bool,
+        partitions: Vec<LeaderAndIsr>,
+    },
+    /// Live brokers and these changes.
+    Metadata(MetadataChanges),
+    /// Live brokers and everything.
+    FullMetadata,
+    LogEnds(Vec<TopicPartition>),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct BrokerQueue {
+    stops: BTreeMap<(TopicPartition, TopicId), StopReplica>,
+    leader_and_isr: BTreeMap<TopicPartition, LeaderAndIsr>,
+    /// The records are a full request, even if there are none.
+    full: bool,
+    metadata: MetadataChanges,
+    full_metadata: bool,
+    brokers_changed: bool,
+    log_ends: BTreeSet<TopicPartition>,
+}
+
+impl BrokerQueue {
+    /// Of a broker that has been told nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            stops: BTreeMap::new(),
+            leader_and_isr: BTreeMap::new(),
+            full: false,
+            metadata: BTreeMap::new(),
+            full_metadata: true,
+            brokers_changed: false,
+            log_ends: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn stop(&mut self, stop: StopReplica) {
+        self.stops.insert((stop.partition.clone(), stop.topic_id), stop);
+    }
+
+    /// A record that supersedes what waits about its partition.
+    pub(crate) fn tell(&mut self, record: LeaderAndIsr) {
+        self.leader_and_isr.insert(record.partition.clone(), record);
+    }
+
+    pub(crate) fn tell_everything(&mut self, records: Vec<LeaderAndIsr>) {
+        self.full = true;
+        self.leader_and_isr = records.into_iter().map(|record| (record.partition.clone(), record)).collect();
+    }
+
+    pub(crate) fn publish(&mut self, changes: &[(TopicPartition, Option<PartitionMetadata>)]) {
+        if !self.full_metadata {
+            self.metadata.extend(changes.iter().cloned());
+        }
+    }
+
+    pub(crate) fn brokers_changed(&mut self) {
+        self.brokers_changed = true;
+    }
+
+    pub(crate) fn ask_log_end(&mut self, partition: TopicPartition) {
+        self.log_ends.insert(partition);
+    }
+
+    /// Takes the next request: copies of ended incarnations go before their successors are made, roles go before
+    /// what clients hear of them.
+    pub(crate) fn next(&mut self) -> Option<Outgoing> {
+        if !self.stops.is_empty() {
+            let rest = split_off(&mut self.stops);
+            let stops = std::mem::replace(&mut self.stops, rest);
+            return Some(Outgoing::StopReplicas(stops.into_values().collect()));
+        }
+        if self.full {
+            self.full = false;
+            let partitions = std::mem::take(&mut self.leader_and_isr).into_values().collect();
+            return Some(Outgoing::LeaderAndIsr { full: true, partitions });
+        }
+        if !self.leader_and_isr.is_empty() {
+            let rest = split_off(&mut self.leader_and_isr);
+            let records = std::mem::replace(&mut self.leader_and_isr, rest);
+            return Some(Outgoing::LeaderAndIsr { full: false, partitions: records.into_values().collect() });
+        }
+        if self.full_metadata {
+            self.full_metadata = false;
+            self.brokers_changed = false;
+            self.metadata.clear();
+            return Some(Outgoing::FullMetadata);
+        }
+        if self.brokers_changed || !self.metadata.is_empty() {
+            self.brokers_changed = false;
+            let rest = split_off(&mut self.metadata);
+            return Some(Outgoing::Metadata(std::mem::replace(&mut self.metadata, rest)));
+        }
+        if !self.log_ends.is_empty() {
+            return Some(Outgoing::LogEnds(std::mem::take(&mut self.log_ends).into_iter().collect()));
+        }
+        None
+    }
+
+    /// A request that was not answered: to be sent again, as far as nothing newer waits.
+    pub(crate) fn put_back(&mut self, request: Outgoing) {
+        match request {
+            Outgoing::StopReplicas(stops) => stops.into_iter().for_each(|stop| {
+                self.stops.entry((stop.partition.clone(), stop.topic_id)).or_insert(stop);
+            }),
+            // A newer full request replaces an unanswered one.
+            Outgoing::LeaderAndIsr { .. } if self.full => {}
+            Outgoing::LeaderAndIsr { full, partitions } => {
+                self.full = full;
+                for record in partitions {
+                    self.leader_and_isr.entry(record.partition.clone()).or_insert(record);
+                }
+            }
+            Outgoing::Metadata(changes) => {
+                self.brokers_changed = true;
+                for (partition, change) in changes {
+                    self.metadata.entry(partition).or_insert(change);
+                }
+            }
+            Outgoing::FullMetadata => self.full_metadata = true,
+            Outgoing::LogEnds(partitions) => self.log_ends.extend(partitions),
+        }
+    }
+}
+
+/// What is beyond one request.
+fn split_off<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
+    match map.keys().nth(PARTITIONS_MAX).cloned() {
+        Some(key) => map.split_off(&key),
+        None => BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch};
+
+    use super::*;
+
+    fn record(partition: i32, epoch: i32) -> LeaderAndIsr {
+        LeaderAndIsr {
+            partition: TopicPartition::new("t", partition),
+            topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),
+            controller_epoch: ControllerEpoch(1),
+            leader: BrokerId(1),
+            leader_epoch: LeaderEpoch(epoch),
+            isr: vec![BrokerId(1)],
+            partition_epoch: PartitionEpoch(0),
+            replicas: vec![BrokerId(1)],
+            adding_replicas: vec![],
+            removing_replicas: vec![],
+            is_new: false,
+            recovery: false,
+            state_version: epoch,
+            elr: Some(vec![]),
+        }
+    }
+
+    fn epochs(request: Option<Outgoing>) -> (bool, Vec<(i32, i32)>) {
+        match request {
+            Some(Outgoing::LeaderAndIsr { full, partitions }) => {
+                (full, partitions.iter().map(|r| (r.partition.partition, r.leader_epoch.0)).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ctl_24_an_unanswered_request_is_sent_again_without_what_is_superseded() {
+        let mut queue = BrokerQueue::new();
+        queue.tell_everything(vec![record(0, 1), record(1, 1)]);
+        let sent = queue.next().unwrap();
+        queue.tell(record(1, 2));
+        queue.put_back(sent);
+        assert_eq!(epochs(queue.next()), (true, vec![(0, 1), (1, 2)]));
+        assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
+        assert_eq!(queue.next(), None);
+        queue.tell(record(0, 2));
+        let sent = queue.next().unwrap();
+        queue.tell(record(0, 3));
+        queue.put_back(sent);
+        assert_eq!(epochs(queue.next()), (false, vec![(0, 3)]));
+    }
+
+    #[test]
+    fn changes_of_metadata_before_the_full_one_are_part_of_it() {
+        let mut queue = BrokerQueue::new();
+        queue.publish(&[(TopicPartition::new("t", 0), None)]);
+        queue.brokers_changed();
+        assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
+        assert_eq!(queue.next(), None);
+        queue.publish(&[(TopicPartition::new("t", 0), None)]);
+        assert!(matches!(queue.next(), Some(Outgoing::Metadata(changes)) if changes.len() == 1));
+    }
+
+    #[test]
+    fn stops_go_first_and_big_requests_are_cut() {
+        let mut queue = BrokerQueue::new();
+        queue.tell(record(0, 1));
+        for partition in 0..i32::try_from(PARTITIONS_MAX).unwrap() + 1 {
+            let record = record(partition, 1);
+            let stop = StopReplica {
+                partition: record.partition,
+                topic_id: record.topic_id,
+                leader_epoch: record.leader_epoch,
+            };
+            queue.stop(stop);
+        }
+        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == PARTITIONS_MAX));
+        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
+        assert_eq!(epochs(queue.next()), (false, vec![(0, 1)]));
+    }
+}

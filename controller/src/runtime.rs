@@ -1,0 +1,356 @@
+//! The active controller's loop: waits for watch events, reads, outcomes, answers and requests; steps the machine;
+//! carries out its actions. It decides nothing itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use zurau_common::zk::op::{MultiError, Op};
+use zurau_common::zk::read::ReadError;
+use zurau_common::zk::session::ZooKeeper;
+use zurau_common::zk::watch::TreeEvent;
+use zurau_common::zk::znode::{CONTROLLER_WATCHES, Znode};
+
+use crate::action::{Action, Write};
+use crate::api::AlterIsrOutcome;
+use crate::api::{Api, BrokerRequest, ShutdownOutcome, WAITING_MAX};
+use crate::event::{Event, Millis, RequestId, WriteId, WriteOutcome};
+use crate::leadership::{Office, still_in_office};
+use crate::machine::{Machine, MachineConfig};
+use crate::mirror::{Mirror, Reading};
+use crate::multi::{operations, parent_of_error, zxid_of};
+use crate::outbox::{Outbox, Reply};
+use crate::removal::remove_topic;
+use crate::story::tell;
+use crate::watches::{Found, read};
+
+/// Writes that go to ZooKeeper as one task; tasks run side by side.
+const WRITES_PER_TASK: usize = 250;
+
+/// Pause after ZooKeeper refused a read, before it is tried again.
+const READ_PAUSE: Duration = Duration::from_millis(200);
+
+/// Inputs that are taken together before the machine's actions are carried out.
+const INPUTS_AT_ONCE: usize = 256;
+
+/// Why the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The session is over: everything known is worthless.
+    Session,
+    /// Somebody else is, or may become, the active controller.
+    Deposed,
+    Stopped,
+}
+
+/// What the loop runs with.
+#[derive(Debug, Clone)]
+pub(crate) struct RuntimeConfig {
+    pub(crate) controller_id: i32,
+    pub(crate) machine: MachineConfig,
+    pub(crate) socket_timeout: Duration,
+}
+
+enum Input {
+    Read(Reading, Result<Found, ReadError>),
+    Written(Vec<(WriteId, Result<WriteOutcome, MultiError>)>),
+    InOffice(bool),
+}
+
+enum Waiting {
+    AlterIsr(oneshot::Sender<AlterIsrOutcome>),
+    Shutdown(oneshot::Sender<ShutdownOutcome>),
+}
+
+struct Runtime {
+    zookeeper: ZooKeeper,
+    machine: Machine,
+    mirror: Mirror,
+    outbox: Outbox,
+    started: Instant,
+    inputs: mpsc::UnboundedSender<Input>,
+    writes: HashMap<WriteId, Write>,
+    waiting: HashMap<RequestId, Waiting>,
+    next_request: u64,
+    deposed: bool,
+}
+
+/// Serves until the office, the session or the process ends.
+pub(crate) async fn serve(
+    zookeeper: &ZooKeeper,
+    office: Office,
+    config: RuntimeConfig,
+    api: &Arc<Api>,
+    stop: &CancellationToken,
+) -> Ended {
+    // Watches first, then the tree.
+    let mut watch = zookeeper.watch_trees(CONTROLLER_WATCHES);
+    let (inputs, mut incoming) = mpsc::unbounded_channel();
+    let (replies, mut answers) = mpsc::unbounded_channel();
+    let (requests, mut asked) = mpsc::channel(WAITING_MAX);
+    let now = Millis(0);
+    let mut runtime = Runtime {
+        zookeeper: zookeeper.clone(),
+        outbox: Outbox::new(config.controller_id, office.epoch, config.socket_timeout, replies),
+        machine: Machine::new(config.machine, office.epoch, office.epoch_version, now),
+        mirror: Mirror::default(),
+        started: Instant::now(),
+        inputs,
+        writes: HashMap::new(),
+        waiting: HashMap::new(),
+        next_request: 0,
+        deposed: false,
+    };
+    api.open(requests);
+    let ended = loop {
+        let deadline = runtime.deadline();
+        tokio::select! {
+            () = stop.cancelled() => break Ended::Stopped,
+            event = watch.next() => match event {
+                None => break Ended::Session,
+                Some(TreeEvent::Reset) => runtime.reset(),
+                Some(TreeEvent::Dirty(paths)) => runtime.dirty(paths),
+            },
+            Some(input) = incoming.recv() => {
+                runtime.input(input, watch.is_current());
+                for _ in 0..INPUTS_AT_ONCE {
+                    let Ok(input) = incoming.try_recv() else { break };
+                    runtime.input(input, watch.is_current());
+                }
+            }
+            Some(reply) = answers.recv() => runtime.reply(reply),
+            Some(request) = asked.recv() => runtime.request(request),
+            () = sleep_until(deadline) => runtime.apply(Event::Tick),
+        }
+        if !watch.is_current() {
+            // Deaf since the connection was lost: nothing is decided before the tree was read again (L1).
+            runtime.apply(Event::Reloading);
+        }
+        if runtime.deposed {
+            break Ended::Deposed;
+        }
+        runtime.read_next();
+    };
+    api.close();
+    ended
+}
+
+impl Runtime {
+    fn now(&self) -> Millis {
+        Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn deadline(&self) -> Instant {
+        /// An hour: when nothing is due.
+        const IDLE: u64 = 3_600_000;
+        let at = self.machine.next_deadline().map_or(self.now().0 + IDLE, |at| at.0);
+        self.started + Duration::from_millis(at)
+    }
+
+    fn apply(&mut self, event: Event) {
+        let actions = self.machine.apply(event, self.now());
+        self.carry_out(actions);
+    }
+
+    /// The watches were set anew: decide nothing before everything was read.
+    fn reset(&mut self) {
+        self.mirror.read_everything();
+        self.apply(Event::Reloading);
+        self.look_at_office();
+    }
+
+    fn dirty(&mut self, paths: Vec<String>) {
+        if paths.iter().any(|path| *path == Znode::Controller.path()) {
+            self.look_at_office();
+        }
+        self.mirror.mark(paths);
+    }
+
+    fn look_at_office(&self) {
+        let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            // Without an answer there is a reset, or the session's end.
+            if let Ok(held) = still_in_office(&zookeeper).await {
+                let _ = inputs.send(Input::InOffice(held));
+            }
+        });
+    }
+
+    fn read_next(&mut self) {
+        let Some(reading) = self.mirror.next() else { return };
+        let known = self.mirror.known_of(&reading);
+        let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let found = read(&zookeeper, &reading, known).await;
+            if let Err(error) = &found {
+                debug!("a read failed: {error}");
+                tokio::time::sleep(READ_PAUSE).await;
+            }
+            let _ = inputs.send(Input::Read(reading, found));
+        });
+    }
+
+    fn input(&mut self, input: Input, is_current: bool) {
+        match input {
+            Input::InOffice(true) => {}
+            Input::InOffice(false) => {
+                warn!("/controller is not owned by this session any more");
+                self.deposed = true;
+            }
+            Input::Read(reading, Err(_)) => self.mirror.failed(reading),
+            Input::Read(reading, Ok(found)) => {
+                let facts = self.mirror.told(&reading, found);
+                if !facts.is_empty() {
+                    self.apply(Event::Facts(facts));
+                }
+                if reading == Reading::All && is_current && !self.mirror.must_read_everything() {
+                    self.apply(Event::Loaded);
+                }
+            }
+            Input::Written(outcomes) => self.written(outcomes),
+        }
+    }
+
+    fn written(&mut self, outcomes: Vec<(WriteId, Result<WriteOutcome, MultiError>)>) {
+        let mut told = Vec::with_capacity(outcomes.len());
+        for (id, outcome) in outcomes {
+            if let Some(write) = self.writes.remove(&id) {
+                self.mirror.write_ended(&write);
+            }
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                Err(MultiError::Failed { path, .. }) if path == Znode::ControllerEpoch.path() => {
+                    warn!("a newer controller has taken office");
+                    self.deposed = true;
+                    WriteOutcome::Conflict
+                }
+                Err(MultiError::Failed { path, reason, .. }) => {
+                    debug!(%path, ?reason, "a fence did not hold; reading again");
+                    WriteOutcome::Conflict
+                }
+                Err(MultiError::Unknown) => WriteOutcome::Unknown,
+                Err(error @ (MultiError::Refused(_) | MultiError::SessionEnded)) => {
+                    debug!("a write was not sent: {error}");
+                    WriteOutcome::Conflict
+                }
+            };
+            told.push((id, outcome));
+        }
+        if !self.deposed {
+            self.apply(Event::Written(told));
+        }
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Event(event) => self.apply(event),
+            Reply::NewerController => self.look_at_office(),
+        }
+    }
+
+    fn request(&mut self, request: BrokerRequest) {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        match request {
+            BrokerRequest::AlterIsr { broker, broker_epoch, proposals, reply } => {
+                self.waiting.insert(id, Waiting::AlterIsr(reply));
+                self.apply(Event::AlterIsr { request: id, broker, broker_epoch, proposals });
+            }
+            BrokerRequest::ControlledShutdown { broker, broker_epoch, reply } => {
+                info!(%broker, "broker asks for controlled shutdown");
+                self.waiting.insert(id, Waiting::Shutdown(reply));
+                self.apply(Event::ControlledShutdown { request: id, broker, broker_epoch });
+            }
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        self.outbox.set_controller_epoch(self.machine.epoch());
+        let mut writes = Vec::new();
+        for action in actions {
+            match action {
+                Action::Write { id, write } => {
+                    self.mirror.write_began(&write);
+                    self.writes.insert(id, write.clone());
+                    writes.push((id, write));
+                }
+                Action::ReadAgain(subject) => self.mirror.ask(subject),
+                Action::LiveBrokers(live) => self.outbox.set_live_brokers(live),
+                Action::LeaderAndIsr { broker, broker_epoch, partition } => {
+                    self.outbox.leader_and_isr(broker, broker_epoch, partition);
+                }
+                Action::FullLeaderAndIsr { broker, broker_epoch, partitions } => {
+                    self.outbox.full_leader_and_isr(broker, broker_epoch, partitions);
+                }
+                Action::StopReplica { broker, broker_epoch, stop } => {
+                    self.outbox.stop_replica(broker, broker_epoch, stop);
+                }
+                Action::Metadata(changes) => self.outbox.metadata(&changes),
+                Action::QueryLogEnd { broker, broker_epoch, partition } => {
+                    self.outbox.query_log_end(broker, broker_epoch, partition);
+                }
+                Action::AnswerAlterIsr { request, outcomes } => {
+                    if let Some(Waiting::AlterIsr(reply)) = self.waiting.remove(&request) {
+                        let _ = reply.send(outcomes);
+                    }
+                }
+                Action::AnswerControlledShutdown { request, outcome } => {
+                    if let Some(Waiting::Shutdown(reply)) = self.waiting.remove(&request) {
+                        let _ = reply.send(outcome);
+                    }
+                }
+                Action::Note(note) => tell(&note),
+            }
+        }
+        self.send_writes(writes);
+    }
+
+    fn send_writes(&self, writes: Vec<(WriteId, Write)>) {
+        let epoch_version = self.machine.epoch_version();
+        let mut groups: Vec<(WriteId, Vec<Op>)> = Vec::new();
+        for (id, write) in writes {
+            if let Write::ReassignmentError { partition, text: Some(_), exists: false } = &write {
+                self.send_below(id, parent_of_error(partition), operations(&write, epoch_version));
+                continue;
+            }
+            match (operations(&write, epoch_version), write) {
+                (Some(ops), _) => groups.push((id, ops)),
+                (None, Write::RemoveTopic { topic }) => {
+                    let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+                    tokio::spawn(async move {
+                        let outcome = remove_topic(&zookeeper, &topic, epoch_version).await;
+                        let _ = inputs.send(Input::Written(vec![(id, outcome)]));
+                    });
+                }
+                (None, write) => unreachable!("{write:?} has no operations"),
+            }
+        }
+        for chunk in groups.chunks(WRITES_PER_TASK) {
+            let (chunk, zookeeper, inputs) = (chunk.to_vec(), self.zookeeper.clone(), self.inputs.clone());
+            tokio::spawn(async move {
+                let stored = zookeeper.multi_batched(chunk).await.into_iter();
+                let outcomes = stored.map(|(id, results)| {
+                    (id, results.map(|results| WriteOutcome::Stored { zxid: zxid_of(&results) }))
+                });
+                let _ = inputs.send(Input::Written(outcomes.collect()));
+            });
+        }
+    }
+
+    /// A znode whose parent may be missing.
+    fn send_below(&self, id: WriteId, parent: String, ops: Option<Vec<Op>>) {
+        let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let outcome = async {
+                zookeeper.create_if_absent(&parent, b"").await?;
+                let results = zookeeper.multi(&ops.unwrap_or_default()).await?;
+                Ok(WriteOutcome::Stored { zxid: zxid_of(&results) })
+            };
+            let _ = inputs.send(Input::Written(vec![(id, outcome.await)]));
+        });
+    }
+}
