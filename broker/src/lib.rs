@@ -104,3 +104,6 @@ async fn serve(config: BrokerConfig, signals: &mut StopSignals) -> anyhow::Resul
         }
     }
 }
+
+#[cfg(test)]
+mod cluster_tests;

@@ -222,7 +222,7 @@ impl Partition {
     }
 
     /// After anything that may move the high watermark or the ISR: moves them, and gathers who must know.
-    fn settle(self: &Self, inner: &mut Inner, wakes: &mut Wakes) {
+    fn settle(&self, inner: &mut Inner, wakes: &mut Wakes) {
         let Inner { replica, log: Some(log), commits, committed_waiters, .. } = inner else { return };
         let Some(leader) = replica.leader_mut() else { return };
         let ends = |log: &PartitionLog| LogEnds {

@@ -35,6 +35,12 @@ pub(crate) struct Identity {
     pub(crate) endpoints: Endpoints,
 }
 
+/// The broker must not go on: its id, or its log directories, are somebody else's. Everything else that fails during a
+/// registration is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Conflict(String);
+
 /// The registration that this process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
@@ -166,13 +172,12 @@ impl Registrar {
         if former.map(|(id, _)| id) == Some(held.id) {
             return Ok(());
         }
-        bail!(
-            "broker id {} was registered by another process since (registration {:?}, this process holds {}); \
+        Err(Conflict(format!(
+            "broker id {} was registered by another process since (registration {former:?}, this process holds {}); \
              stop one of the two, or give it another broker.id",
-            self.context.shared.own,
-            former,
-            held.id
-        )
+            self.context.shared.own, held.id
+        ))
+        .into())
     }
 
     /// Deletions of an own earlier registration. A foreign one is waited for, one session timeout long (D12).
@@ -190,10 +195,11 @@ impl Registrar {
                 return Ok(deletions(&paths, &nodes));
             }
             if deadline <= tokio::time::Instant::now() {
-                bail!(
-                    "broker id {own} is registered by another broker at {}; stop it, or give this one another broker.id",
-                    String::from_utf8_lossy(&registered.data)
-                );
+                let other = String::from_utf8_lossy(&registered.data);
+                return Err(Conflict(format!(
+                    "broker id {own} is registered by another broker at {other}; stop it, or give this one another broker.id"
+                ))
+                .into());
             }
             info!(broker = %own, other = %String::from_utf8_lossy(&registered.data),
                 "the broker id is registered; waiting whether that registration ends");
@@ -238,14 +244,18 @@ impl Registrar {
     }
 
     /// Whether the registration that stands is this session's (D12).
+    ///
+    /// # Errors
+    /// [`Conflict`] if it is another's.
     pub(crate) async fn check_owner(&self, zookeeper: &ZooKeeper) -> anyhow::Result<()> {
         let [ids, ..] = self.own_paths();
         match zookeeper.get(&ids).await {
-            Ok(Some(node)) if node.ephemeral_owner != zookeeper.session_id() => bail!(
+            Ok(Some(node)) if node.ephemeral_owner != zookeeper.session_id() => Err(Conflict(format!(
                 "broker id {} is registered by another process at {}; stop one of the two, or give it another broker.id",
                 self.context.shared.own,
                 String::from_utf8_lossy(&node.data)
-            ),
+            ))
+            .into()),
             // Gone: the session is ending, or an admin removed it. The session's end is noticed elsewhere.
             _ => Ok(()),
         }

@@ -17,7 +17,7 @@ use zurau_common::config::{BrokerConfig, Listener};
 use zurau_common::id::TopicPartition;
 use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
 use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
-use zurau_common::zk::session::{SessionState, ZooKeeper, ZooKeeperConfig};
+use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
 
 use crate::Broker;
 use crate::context::BrokerContext;
@@ -28,7 +28,7 @@ use crate::isr_proposer::Proposer;
 use crate::log::LogDirectory;
 use crate::partition_config::partition_config;
 use crate::partitions::Partitions;
-use crate::registration::{Identity, Registrar};
+use crate::registration::{Conflict, Identity, Registrar};
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
 use crate::topic_configs::Changed;
 
@@ -274,20 +274,23 @@ async fn keep_sessions(
         warn!(broker = %context.shared.own, "the ZooKeeper session has ended: leading and following nothing until registered again");
         leave(&context).await;
         zookeeper = loop {
-            match connect(&context.config).await {
+            match register_anew(&context, &registrar).await {
                 Ok(zookeeper) => break zookeeper,
-                Err(reason) => warn!("no ZooKeeper session; trying again: {reason:#}"),
+                Err(reason) if reason.is::<Conflict>() => return reason,
+                Err(reason) => warn!("not registered; trying again: {reason:#}"),
             }
             tokio::time::sleep(SESSION_RETRY_PAUSE).await;
         };
-        while let Err(reason) = enter(&context, &mut *registrar.lock().await, &zookeeper).await {
-            if *zookeeper.state().borrow() == SessionState::Ended {
-                warn!("the registration was interrupted: {reason:#}");
-                break;
-            }
-            return reason;
-        }
     }
+}
+
+async fn register_anew(
+    context: &Arc<BrokerContext>,
+    registrar: &tokio::sync::Mutex<Registrar>,
+) -> anyhow::Result<ZooKeeper> {
+    let zookeeper = connect(&context.config).await?;
+    enter(context, &mut *registrar.lock().await, &zookeeper).await?;
+    Ok(zookeeper)
 }
 
 /// Waits for the end of a session. An error if another process registers with this broker's id meanwhile (D12).

@@ -31,7 +31,7 @@ mod truncate;
 mod validate;
 
 #[cfg(test)]
-mod test_batches;
+pub(crate) mod test_batches;
 #[cfg(test)]
 mod tests;
 

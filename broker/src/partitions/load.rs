@@ -62,7 +62,7 @@ impl Partitions {
                         let Some(job) = jobs.lock().pop_front() else { return };
                         self.load_one(&job, &loaded);
                         let done = 1 + done.fetch_add(1, Ordering::Relaxed);
-                        if done % PROGRESS_EVERY == 0 {
+                        if done.is_multiple_of(PROGRESS_EVERY) {
                             info!(done, total, "loading logs");
                         }
                     }

@@ -145,7 +145,8 @@ mod tests {
     fn who_remains() {
         let ids = |numbers: &[i32]| numbers.iter().copied().map(BrokerId).collect::<Vec<_>>();
         //   ISR, ELR, what remains of both without 1
-        let rows: [(&[i32], &[i32], &[i32], &[i32]); 5] = [
+        type Ids = &'static [i32];
+        let rows: [(Ids, Ids, Ids, Ids); 5] = [
             (&[1, 2], &[], &[2], &[]),
             (&[2], &[1, 3], &[2], &[3]),
             (&[1], &[2, 3], &[2, 3], &[]),

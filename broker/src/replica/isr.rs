@@ -171,7 +171,8 @@ mod tests {
     #[test]
     fn members_that_leave_a_small_isr_stay_eligible() {
         //   stored ISR, ELR, new ISR, min, new ELR
-        let rows: [(&[i32], &[i32], &[i32], usize, &[i32]); 5] = [
+        type Ids = &'static [i32];
+        let rows: [(Ids, Ids, Ids, usize, Ids); 5] = [
             (&[1, 2, 3], &[], &[1, 2], 2, &[]),
             (&[1, 2], &[], &[1], 2, &[2]),
             (&[1, 2, 3], &[], &[1], 2, &[2, 3]),
