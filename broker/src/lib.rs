@@ -22,11 +22,13 @@ mod shared;
 
 mod session;
 
+mod config_changes;
 mod context;
 mod handlers;
 mod metadata;
 mod placement;
 mod producer_ids;
+mod server;
 mod topic_configs;
 mod topic_creation;
 mod topic_plan;

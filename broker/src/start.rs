@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use zurau_common::config::{BrokerConfig, Listener};
 use zurau_common::id::TopicPartition;
-use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
+use zurau_common::wire::server::{ListenerName, Server};
 use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
 use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
 
@@ -23,7 +23,6 @@ use crate::Broker;
 use crate::context::BrokerContext;
 use crate::control::ControlPlane;
 use crate::fetchers::FetchSettings;
-use crate::handlers::Handlers;
 use crate::isr_proposer::Proposer;
 use crate::log::LogDirectory;
 use crate::partition_config::partition_config;
@@ -180,25 +179,7 @@ fn open(config: BrokerConfig, control: Handle, data: Handle) -> anyhow::Result<O
 
 /// Listens, on the data plane.
 async fn bind(context: &Arc<BrokerContext>, data: &Handle) -> anyhow::Result<Server> {
-    let config = &context.config;
-    let listeners: Vec<ListenerAddress> = config
-        .listeners
-        .iter()
-        .map(|listener| ListenerAddress {
-            name: ListenerName::from(listener.name.as_str()),
-            host: listener.host.clone(),
-            port: listener.port,
-        })
-        .collect();
-    let limits = ServerLimits {
-        request_bytes_max: config.socket_request_max_bytes,
-        connections_max: config.max_connections,
-        connections_per_address_max: config.max_connections_per_ip,
-        idle_max: config.connections_max_idle.unwrap_or(Duration::from_secs(u64::from(u32::MAX))),
-        ..ServerLimits::default()
-    };
-    let handlers = Arc::new(Handlers::new(Arc::clone(context)));
-    let binding = data.spawn(async move { Server::bind(&listeners, limits, handlers).await });
+    let binding = data.spawn(crate::server::serve(Arc::clone(context)));
     binding.await.context("binding the listeners panicked")?
 }
 

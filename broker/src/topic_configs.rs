@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use tracing::{info, warn};
 use zurau_common::config::{BrokerConfig, TopicConfig, validate_topic_config};
 use zurau_common::id::TopicName;
@@ -21,7 +22,10 @@ type Entries = BTreeMap<String, String>;
 
 /// All topics' configurations, shared by all requests.
 #[derive(Debug)]
-pub(crate) struct TopicConfigs(RwLock<State>);
+pub(crate) struct TopicConfigs {
+    state: RwLock<State>,
+    changes: watch::Sender<u64>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -52,35 +56,36 @@ pub(crate) enum Changed {
 impl TopicConfigs {
     pub(crate) fn new(config: BrokerConfig) -> Self {
         let default = Arc::new(config.topic_defaults.clone());
-        Self(RwLock::new(State {
+        let state = State {
             broker: Arc::new(config.clone()),
             started_with: config,
             all_brokers: Entries::new(),
             this_broker: Entries::new(),
             default,
             topics: HashMap::new(),
-        }))
+        };
+        Self { state: RwLock::new(state), changes: watch::Sender::new(0) }
     }
 
     /// The configuration in force of a topic, whether it sets anything or not.
     pub(crate) fn get(&self, topic: &str) -> Arc<TopicConfig> {
-        let state = self.0.read();
+        let state = self.state.read();
         state.topics.get(topic).map_or_else(|| Arc::clone(&state.default), |topic| Arc::clone(&topic.config))
     }
 
     /// What the topic itself sets.
     pub(crate) fn overrides(&self, topic: &str) -> Arc<Entries> {
-        self.0.read().topics.get(topic).map(|topic| Arc::clone(&topic.overrides)).unwrap_or_default()
+        self.state.read().topics.get(topic).map(|topic| Arc::clone(&topic.overrides)).unwrap_or_default()
     }
 
     /// The broker's configuration with what was changed while it runs.
     pub(crate) fn broker_config(&self) -> Arc<BrokerConfig> {
-        Arc::clone(&self.0.read().broker)
+        Arc::clone(&self.state.read().broker)
     }
 
     /// What `/config/brokers` sets, for all brokers and for this one.
     pub(crate) fn broker_overrides(&self) -> (Entries, Entries) {
-        let state = self.0.read();
+        let state = self.state.read();
         (state.all_brokers.clone(), state.this_broker.clone())
     }
 
@@ -110,7 +115,7 @@ impl TopicConfigs {
     }
 
     fn known_znodes(&self) -> BTreeSet<Znode> {
-        let state = self.0.read();
+        let state = self.state.read();
         let own = Znode::BrokerConfig(state.started_with.broker_id.to_string());
         let brokers = [own, Znode::BrokerConfig(DEFAULT_ENTITY.to_owned())];
         state.topics.keys().map(|topic| Znode::TopicConfig(topic.clone())).chain(brokers).collect()
@@ -125,13 +130,28 @@ impl TopicConfigs {
                 return None;
             }
         };
-        let mut state = self.0.write();
-        match znode {
+        let mut state = self.state.write();
+        let changed = match znode {
             Znode::TopicConfig(topic) => {
                 state.set_topic(topic, entries).then(|| Changed::Topic(topic.clone()))
             }
             Znode::BrokerConfig(name) => state.set_broker(name, entries).then_some(Changed::Everything),
             _ => None,
+        };
+        drop(state);
+        self.changes.send_modify(|count| *count += 1);
+        changed
+    }
+
+    /// Waits until a configuration is as `reached` wants it. Never returns without: use a deadline.
+    pub(crate) async fn wait_until(&self, mut reached: impl FnMut() -> bool) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.mark_unchanged();
+            if reached() {
+                return;
+            }
+            changes.changed().await.expect("the sender lives as long as this object");
         }
     }
 }

@@ -76,7 +76,7 @@ pub(crate) async fn create_with_defaults(
         .await
 }
 
-fn zookeeper(context: &BrokerContext) -> Result<ZooKeeper, Refusal> {
+pub(crate) fn zookeeper(context: &BrokerContext) -> Result<ZooKeeper, Refusal> {
     context.zookeeper.current().ok_or_else(no_zookeeper)
 }
 
@@ -84,11 +84,11 @@ fn no_zookeeper() -> Refusal {
     Refusal::new(Rejection::RequestTimedOut, "this broker has no ZooKeeper session right now; try again")
 }
 
-fn unreadable(error: ReadError) -> Refusal {
+pub(crate) fn unreadable(error: ReadError) -> Refusal {
     Refusal::new(Rejection::RequestTimedOut, error.to_string())
 }
 
-fn unwritten(error: &MultiError) -> Refusal {
+pub(crate) fn unwritten(error: &MultiError) -> Refusal {
     match error {
         MultiError::Refused(_) | MultiError::SessionEnded | MultiError::Unknown => {
             Refusal::new(Rejection::RequestTimedOut, format!("ZooKeeper did not store the change: {error}"))

@@ -1,12 +1,15 @@
 //! The APIs that this broker serves: one table, one file per API. ApiVersions is derived from the table, so it cannot
 //! promise what is not served. Versions are those that the wire crate carries up to Kafka 3.9's, without the ones that
-//! only carry the record formats v0 and v1 (D7).
+//! only carry the record formats v0 and v1 (D7). Orders of the controller are served in its own version only.
 
+mod alter_configs;
 mod api_versions;
+mod control;
 mod create_partitions;
 mod create_topics;
 mod delete_topics;
 mod describe_cluster;
+mod describe_configs;
 mod fetch;
 mod find_coordinator;
 mod init_producer_id;
@@ -51,6 +54,9 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::Fetch, 4, 17, fetch::start),
     api(ApiKey::ListOffsets, 0, 9, list_offsets::start),
     api(ApiKey::Metadata, 0, 12, metadata::start),
+    api(ApiKey::LeaderAndIsr, 7, 7, control::start_leader_and_isr),
+    api(ApiKey::StopReplica, 4, 4, control::start_stop_replica),
+    api(ApiKey::UpdateMetadata, 8, 8, control::start_update_metadata),
     api(ApiKey::FindCoordinator, 0, 6, find_coordinator::start),
     api(ApiKey::ListGroups, 0, 5, list_groups::start),
     api(ApiKey::ApiVersions, 0, 4, api_versions::start),
@@ -58,7 +64,10 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::DeleteTopics, 0, 6, delete_topics::start),
     api(ApiKey::InitProducerId, 0, 5, init_producer_id::start),
     api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
+    api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
+    api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
+    api(ApiKey::IncrementalAlterConfigs, 0, 1, alter_configs::start_incremental),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
 ];
 

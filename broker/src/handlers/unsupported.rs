@@ -2,15 +2,19 @@
 //!
 //! A client that asked for the ranges never sends one. ApiVersions itself is answered so that the client can step
 //! down. Produce v0-2 and Fetch v0-3 can only carry old record formats (D7); they are decodable and get error 35 for
-//! each partition. For everything else the shape of the answer is unknown, so the connection is closed, as Kafka does.
+//! each partition; older orders of a controller get it as a whole. For everything else the shape of the answer is unknown, so the connection is closed, as Kafka does.
 
 use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, PartitionData};
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
-use kafka_protocol::messages::{ApiKey, FetchRequest, FetchResponse, ProduceRequest, ProduceResponse};
+use kafka_protocol::messages::{
+    ApiKey, FetchRequest, FetchResponse, LeaderAndIsrRequest, ProduceRequest, ProduceResponse,
+    StopReplicaRequest, UpdateMetadataRequest,
+};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::frame::{encode_response, is_known_version};
 use zurau_common::wire::server::Answer;
 
+use super::control::refuse_version;
 use super::{Call, Starting, api_versions, find};
 
 pub(super) fn start(call: Call) -> Starting {
@@ -28,6 +32,15 @@ pub(super) fn start(call: Call) -> Starting {
         Ok(ApiKey::Produce) if is_known_version(ApiKey::Produce, call.version()) => old_produce(call),
         Ok(ApiKey::Fetch) if is_known_version(ApiKey::Fetch, call.version()) => {
             call.now(|_, request: FetchRequest| refuse_fetch(&request))
+        }
+        Ok(ApiKey::LeaderAndIsr) if is_known_version(ApiKey::LeaderAndIsr, call.version()) => {
+            refuse_version::<LeaderAndIsrRequest>(call)
+        }
+        Ok(ApiKey::StopReplica) if is_known_version(ApiKey::StopReplica, call.version()) => {
+            refuse_version::<StopReplicaRequest>(call)
+        }
+        Ok(ApiKey::UpdateMetadata) if is_known_version(ApiKey::UpdateMetadata, call.version()) => {
+            refuse_version::<UpdateMetadataRequest>(call)
         }
         _ => Box::pin(std::future::ready(Answer::Close(reason(&call)))),
     }
