@@ -4,25 +4,31 @@
 //! its `Arc<File>` goes on reading it, even after the file was closed here, renamed or unlinked.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::error::{StorageContext, StorageError};
+use super::faults::{self, Operation, before};
 
-/// Descriptors that idle and busy segments together may hold before the longest unused ones are closed.
-pub(crate) const OPEN_FILES_MAX: usize = 4096;
+/// Descriptors that idle and busy segments together may hold before the longest unused ones are closed; less when
+/// the process may open fewer than twice as many.
+const OPEN_FILES_MAX: usize = 4096;
 /// Slices per vectored write; the kernel takes at most 1024.
 const IO_SLICES_MAX: usize = 512;
 
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
 static OPENED: Mutex<Vec<Weak<LogFile>>> = Mutex::new(Vec::new());
+static LIMIT: LazyLock<usize> = LazyLock::new(|| {
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    allowed.map_or(OPEN_FILES_MAX, |allowed| OPEN_FILES_MAX.min(allowed as usize / 2))
+});
 
 /// A file of a segment, opened when it is used.
 #[derive(Debug)]
@@ -44,7 +50,9 @@ impl LogFile {
     /// Creates the file, empty.
     pub(crate) fn create(self: &Arc<Self>) -> Result<(), StorageError> {
         let path = self.path();
-        File::create(&path).storage("create", &path)?;
+        before(|| Operation::Create(path.clone()))
+            .and_then(|()| File::create(&path))
+            .storage("create", &path)?;
         Ok(())
     }
 
@@ -74,8 +82,10 @@ impl LogFile {
     fn remember(self: &Arc<Self>) {
         let mut opened = OPENED.lock();
         opened.push(Arc::downgrade(self));
-        if OPEN_COUNT.load(Ordering::Relaxed) > OPEN_FILES_MAX {
+        if OPEN_COUNT.load(Ordering::Relaxed) > *LIMIT {
             close_oldest(&mut opened);
+        } else if opened.len() > 2 * *LIMIT {
+            opened.retain(|file| file.upgrade().is_some_and(|file| file.open.lock().is_some()));
         }
     }
 
@@ -87,7 +97,10 @@ impl LogFile {
     /// Cuts or extends to `bytes`.
     pub(crate) fn set_len(self: &Arc<Self>, bytes: u64) -> Result<(), StorageError> {
         let path = self.path();
-        self.get()?.set_len(bytes).storage("truncate", &path)
+        let file = self.get()?;
+        before(|| Operation::SetLength(path.clone(), bytes))
+            .and_then(|()| file.set_len(bytes))
+            .storage("truncate", &path)
     }
 
     /// Removes the file; its absence is fine.
@@ -103,7 +116,10 @@ impl LogFile {
 
     pub(crate) fn write_all_at(self: &Arc<Self>, bytes: &[u8], at: u64) -> Result<(), StorageError> {
         let path = self.path();
-        self.get()?.write_all_at(bytes, at).storage("write", &path)
+        let file = self.get()?;
+        before(|| Operation::Write(path.clone()))
+            .and_then(|()| file.write_all_at(bytes, at))
+            .storage("write", &path)
     }
 }
 
@@ -129,6 +145,11 @@ fn close_oldest(opened: &mut Vec<Weak<LogFile>>) {
 /// Writes all of `parts` at `position`, with as few system calls as the kernel allows and in a loop for short
 /// writes (LOG-16).
 pub(crate) fn write_vectored_all_at(file: &File, parts: &[Bytes], position: u64) -> io::Result<()> {
+    if let Err(error) = before(|| Operation::Write(PathBuf::new())) {
+        // A stop in the middle of a write leaves a part of it.
+        faults::write_some(file, parts, position);
+        return Err(error);
+    }
     let mut position = position;
     for group in parts.chunks(IO_SLICES_MAX) {
         let mut index = 0;
@@ -172,7 +193,33 @@ pub(crate) fn read_up_to(file: &File, length: usize, position: u64) -> io::Resul
 
 /// Makes creations, renames and removals inside `directory` durable (LOG-08).
 pub(crate) fn sync_directory(directory: &Path) -> Result<(), StorageError> {
-    File::open(directory).and_then(|file| file.sync_all()).storage("sync directory", directory)
+    before(|| Operation::SyncDirectory(directory.to_owned()))
+        .and_then(|()| File::open(directory))
+        .and_then(|file| if faults::SYNC { file.sync_all() } else { Ok(()) })
+        .storage("sync directory", directory)
+}
+
+/// Makes the contents of an open file durable.
+pub(crate) fn sync_file(file: &File, path: &Path) -> Result<(), StorageError> {
+    before(|| Operation::SyncFile(path.to_owned()))
+        .and_then(|()| if faults::SYNC { file.sync_data() } else { Ok(()) })
+        .storage("sync", path)
+}
+
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
+    before(|| Operation::Rename(from.to_owned(), to.to_owned()))
+        .and_then(|()| fs::rename(from, to))
+        .storage("rename", from)
+}
+
+/// Writes a new file; not durable until it is synced.
+pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), StorageError> {
+    before(|| Operation::Create(path.to_owned()))
+        .and_then(|()| File::create(path))
+        .storage("create", path)?;
+    before(|| Operation::Write(path.to_owned()))
+        .and_then(|()| fs::write(path, contents))
+        .storage("write", path)
 }
 
 /// Replaces `path` by `contents`: temporary file, fsync, rename, fsync of the directory (LOG-06).
@@ -180,15 +227,15 @@ pub(crate) fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), Stora
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let mut file = File::create(&temporary).storage("create", &temporary)?;
-    file.write_all(contents).storage("write", &temporary)?;
-    file.sync_all().storage("sync", &temporary)?;
-    fs::rename(&temporary, path).storage("rename into place", path)?;
+    write_file(&temporary, contents)?;
+    let file = File::open(&temporary).storage("open", &temporary)?;
+    sync_file(&file, &temporary)?;
+    rename(&temporary, path)?;
     sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
 }
 
 pub(crate) fn remove_if_present(path: &Path) -> Result<(), StorageError> {
-    match fs::remove_file(path) {
+    match before(|| Operation::Remove(path.to_owned())).and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.storage("remove", path),
     }

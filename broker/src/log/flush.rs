@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::sync_directory;
+use super::files::{sync_directory, sync_file};
 use super::partition_log::PartitionLog;
 
 /// What must be synced so that every record below [`FlushPlan::up_to`] survives a power loss.
@@ -30,11 +30,11 @@ impl FlushPlan {
     /// Syncs files and, when their directory entries are new, the directory (LOG-08).
     pub fn run(&self) -> Result<(), StorageError> {
         for (path, file) in &self.files {
-            file.sync_data().storage("sync", path)?;
+            sync_file(file, path)?;
         }
         for path in &self.snapshots {
             match File::open(path) {
-                Ok(file) => file.sync_data().storage("sync", path)?,
+                Ok(file) => sync_file(&file, path)?,
                 // Deleted with its segment meanwhile.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).storage("open", path),

@@ -7,12 +7,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::error::StorageError;
 use super::files::{LogFile, remove_if_present};
 
 /// Waiting entries are written when they reach this size.
 const PENDING_BYTES_MAX: usize = 4096;
-/// A search reads this many entries at once for its last steps.
+/// A search reads one block of this many entries; the first entry of each block is remembered.
 const BLOCK_ENTRIES: u32 = 512;
 
 /// Entries of `N` bytes, in order, on disk and waiting.
@@ -22,20 +24,23 @@ struct IndexFile<const N: usize> {
     stored: u32,
     pending: Vec<u8>,
     last: Option<[u8; N]>,
+    /// First entries of the blocks on disk, as far as searches needed them.
+    block_starts: Mutex<Vec<[u8; N]>>,
 }
 
 impl<const N: usize> IndexFile<N> {
     fn create(path: PathBuf) -> Result<Self, StorageError> {
         let file = LogFile::new(path);
         file.create()?;
-        Ok(Self { file, stored: 0, pending: Vec::new(), last: None })
+        Ok(Self { file, stored: 0, pending: Vec::new(), last: None, block_starts: Mutex::default() })
     }
 
     /// Opens an existing file of `size_bytes`; an incomplete last entry is ignored.
     fn open(path: PathBuf, size_bytes: u64) -> Result<Self, StorageError> {
         let file = LogFile::new(path);
         let stored = (size_bytes / N as u64) as u32;
-        let mut index = Self { file, stored, pending: Vec::new(), last: None };
+        let mut index =
+            Self { file, stored, pending: Vec::new(), last: None, block_starts: Mutex::default() };
         index.last = match stored {
             0 => None,
             _ => Some(index.read(stored - 1, 1)?[0]),
@@ -102,23 +107,17 @@ impl<const N: usize> IndexFile<N> {
         &self,
         below: impl Fn(&[u8; N]) -> bool,
     ) -> Result<(u32, Option<[u8; N]>), StorageError> {
-        let (mut low, mut high, mut floor) = (0, self.stored, None);
-        while high - low > BLOCK_ENTRIES {
-            let middle = low.midpoint(high);
-            let entry = self.read(middle, 1)?[0];
-            if below(&entry) {
-                floor = Some(entry);
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
+        let mut starts = self.block_starts.lock();
+        while (starts.len() as u32) * BLOCK_ENTRIES < self.stored {
+            let start = self.read(starts.len() as u32 * BLOCK_ENTRIES, 1)?[0];
+            starts.push(start);
         }
-        let block = self.read(low, high - low)?;
-        let within = block.partition_point(below);
-        if within > 0 {
-            floor = Some(block[within - 1]);
-        }
-        Ok((low + within as u32, floor))
+        let Some(block) = starts.partition_point(&below).checked_sub(1) else { return Ok((0, None)) };
+        drop(starts);
+        let from = block as u32 * BLOCK_ENTRIES;
+        let entries = self.read(from, BLOCK_ENTRIES.min(self.stored - from))?;
+        let within = entries.partition_point(below);
+        Ok((from + within as u32, within.checked_sub(1).map(|last| entries[last])))
     }
 
     fn truncate(&mut self, entries: u32) -> Result<(), StorageError> {
@@ -130,6 +129,7 @@ impl<const N: usize> IndexFile<N> {
         } else {
             self.pending.clear();
             self.stored = entries;
+            self.block_starts.lock().truncate(entries.div_ceil(BLOCK_ENTRIES) as usize);
             self.file.set_len(u64::from(entries) * N as u64)?;
         }
         self.last = match (self.pending.len() / N, self.stored) {

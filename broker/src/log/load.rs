@@ -10,6 +10,7 @@
 //! | `.log` with an absent or damaged index | index rebuilt from the batches |
 //! | no `.log` at all | one empty segment at the log start |
 //! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
+//! | the next segment begins too high, not compacted | the end of an unflushed segment is lost; later segments go |
 //! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
 //! | other files | left alone |
 
@@ -23,7 +24,7 @@ use uuid::Uuid;
 use super::config::LogConfig;
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{read_if_present, remove_if_present, sync_directory, write_atomically};
+use super::files::{read_if_present, remove_if_present, rename, sync_directory, write_atomically};
 use super::metadata::{self, PARTITION_METADATA};
 use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
 use super::producers::ProducerStates;
@@ -165,12 +166,27 @@ impl PartitionLog {
                 }
                 cut = self.recover_segment(&mut segment)?;
             }
+            if unflushed && let Some(next) = bases.get(index + 1) {
+                cut |= self.lost_end(&segment, *next)?;
+            }
             self.segments.insert(base, segment);
         }
         if self.segments.is_empty() {
             self.add_empty_segment(self.log_start_offset, now_ms)?;
         }
         Ok(())
+    }
+
+    /// Whether an unflushed segment lost its end at a batch boundary: the next one then begins too high. In compacted
+    /// topics that is no evidence, since compaction leaves gaps.
+    fn lost_end(&self, segment: &Segment, next_base: i64) -> Result<bool, LogError> {
+        let end = segment.read_next_offset()?;
+        let lost = end != next_base && !self.config.cleanup_policy.compact;
+        if lost {
+            warn!(directory = %self.directory.display(), segment = segment.base_offset, end, next_base,
+                "the end of an unflushed segment is lost");
+        }
+        Ok(lost)
     }
 
     fn add_empty_segment(&mut self, base: i64, now_ms: i64) -> Result<(), LogError> {
@@ -265,7 +281,7 @@ fn complete_swaps(directory: &Path, swaps: &[PathBuf]) -> Result<(), LogError> {
     for path in swaps {
         let target = path.with_extension("");
         info!(path = %path.display(), "completing an interrupted compaction");
-        fs::rename(path, &target).storage("rename", path)?;
+        rename(path, &target)?;
     }
     sync_directory(directory)?;
     Ok(())

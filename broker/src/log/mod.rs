@@ -11,6 +11,7 @@ mod config;
 mod directory;
 mod epochs;
 mod error;
+mod faults;
 mod files;
 mod flush;
 mod incarnation;

@@ -16,7 +16,7 @@ use super::batch::{BatchHeader, HEADER_BYTES};
 use super::config::LogConfig;
 use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 use super::error::{AppendError, LogError, StorageError};
-use super::files::write_atomically;
+use super::files::{write_atomically, write_file};
 use super::producers::{Marker, ProducerStates, StoredBatch};
 use super::segment::{SNAPSHOT_SUFFIX, Segment, WriteOutcome, file_path};
 use super::transaction_index::AbortedTransaction;
@@ -369,7 +369,10 @@ impl PartitionLog {
                     || active.time_index.is_full()
                     || active.waited_ms(largest, now_ms)? > roll_after_ms));
         if roll {
-            self.roll(first.base_offset, now_ms)?;
+            // Segments follow each other without a gap, even where compaction left one, so that a recovery can tell a
+            // lost end from a gap; only a gap too wide for relative offsets is skipped.
+            let near = last.last_offset() - self.log_end_offset <= i64::from(i32::MAX);
+            self.roll(if near { self.log_end_offset } else { first.base_offset }, now_ms)?;
         }
         Ok(())
     }
@@ -407,8 +410,7 @@ impl PartitionLog {
             return Ok(());
         }
         let path = file_path(&self.directory, offset, SNAPSHOT_SUFFIX);
-        let written = std::fs::write(&path, self.producers.encode());
-        written.map_err(|source| StorageError { action: "write", path: path.clone(), source })?;
+        write_file(&path, &self.producers.encode())?;
         self.last_snapshot_offset = offset;
         self.unsynced_snapshots.push(path);
         self.directory_changed = true;

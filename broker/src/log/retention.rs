@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tracing::{debug, info, warn};
 
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{remove_if_present, sync_directory};
+use super::files::{remove_if_present, rename, sync_directory};
 use super::partition_log::{PartitionLog, PendingRemoval};
 use super::segment::Segment;
 
@@ -117,9 +117,9 @@ impl PartitionLog {
         let mut renamed = path.as_os_str().to_owned();
         renamed.push(DELETED_SUFFIX);
         let renamed = PathBuf::from(renamed);
-        match fs::rename(path, &renamed) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            other => other.storage("rename", path)?,
+        match rename(path, &renamed) {
+            Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
         }
         self.unsynced_snapshots.retain(|unsynced| unsynced != path);
         let due_ms = now_ms.saturating_add(self.config.file_delete_delay_ms);
@@ -147,7 +147,7 @@ impl PartitionLog {
     pub fn rename_directory(&mut self, name: &str) -> Result<(), StorageError> {
         let parent = self.directory.parent().unwrap_or_else(|| Path::new("."));
         let target = parent.join(name);
-        fs::rename(&self.directory, &target).storage("rename", &self.directory)?;
+        rename(&self.directory, &target)?;
         for segment in self.segments.values() {
             for file in segment.all_files() {
                 if let Some(name) = file.path().file_name() {

@@ -30,7 +30,7 @@ impl Window {
 
     /// The bytes from `position`, at least `needed` of them unless `end` is nearer.
     fn at(&mut self, position: u64, needed: usize, end: u64) -> Result<&[u8], StorageError> {
-        let available = usize::try_from(end - position).unwrap_or(usize::MAX);
+        let available = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
         let needed = needed.min(available);
         let held = position >= self.start && position + needed as u64 <= self.start + self.bytes.len() as u64;
         if !held {
@@ -54,6 +54,12 @@ pub(crate) struct HeaderScan {
 impl HeaderScan {
     pub(crate) fn new(log: &Arc<LogFile>, position: u64, end: u64) -> Result<Self, StorageError> {
         Ok(Self { window: Window::new(log, HEADER_READ_BYTES)?, position, end })
+    }
+
+    /// The header at the current position, without moving on.
+    pub(crate) fn peek(&mut self) -> Result<BatchHeader, StorageError> {
+        let bytes = self.window.at(self.position, HEADER_BYTES, self.end)?;
+        BatchHeader::parse(bytes).map_err(|error| damaged(&self.window.path, self.position, error))
     }
 
     /// The next header and the position of its batch; `None` at the end. Bytes that are not a batch are an error:

@@ -176,7 +176,7 @@ impl Segment {
         };
         if let Err(source) = write_vectored_all_at(&file, parts, self.size_bytes) {
             let error = StorageError { action: "append to", path: self.log.path(), source };
-            return match file.set_len(self.size_bytes) {
+            return match self.log.set_len(self.size_bytes) {
                 Ok(()) => WriteOutcome::NotWritten(error),
                 Err(_) => WriteOutcome::NotCutBack(error),
             };
@@ -239,11 +239,11 @@ impl Segment {
     pub(crate) fn scan_for(&self, offset: i64) -> Result<HeaderScan, StorageError> {
         let position = u64::from(self.offset_index.position_for(offset)?);
         if position > 0 {
-            let first = HeaderScan::new(&self.log, position, self.size_bytes)?.next();
-            let believable = matches!(first, Ok(Some((header, _)))
+            let mut scan = HeaderScan::new(&self.log, position, self.size_bytes)?;
+            let believable = matches!(scan.peek(), Ok(header)
                 if header.base_offset >= self.base_offset && header.base_offset <= offset);
             if believable {
-                return HeaderScan::new(&self.log, position, self.size_bytes);
+                return Ok(scan);
             }
         }
         HeaderScan::new(&self.log, 0, self.size_bytes)

@@ -1,6 +1,7 @@
 //! Stories about a whole log, on real files.
 
 mod basics;
+mod crash;
 mod fixtures;
 mod model;
 mod producers;

@@ -1,0 +1,178 @@
+//! The one place every change of a file passes before it is made, so that tests can stop the machine at any of them.
+//!
+//! In production this is nothing. A test arms a [`Machine`] on its thread: after a number of changes it is "off" and
+//! every further change fails. It remembers what was synced, and can lose the rest.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
+/// The tests of this crate only note a sync: none of them takes the power away from the real machine.
+pub(crate) const SYNC: bool = cfg!(not(test));
+
+/// A change that is about to be made.
+#[cfg_attr(not(test), expect(dead_code, reason = "read by the machine of the tests"))]
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Create(PathBuf),
+    Write(PathBuf),
+    SetLength(PathBuf, u64),
+    Remove(PathBuf),
+    Rename(PathBuf, PathBuf),
+    SyncFile(PathBuf),
+    SyncDirectory(PathBuf),
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn before(_operation: impl FnOnce() -> Operation) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn write_some(_file: &File, _parts: &[Bytes], _position: u64) {}
+
+#[cfg(test)]
+pub(crate) use machine::{Machine, before, write_some};
+
+#[cfg(test)]
+mod machine {
+    use std::cell::RefCell;
+    use std::collections::{HashMap, HashSet};
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    use super::*;
+
+    thread_local! {
+        static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    }
+
+    /// A computer that goes off after some changes, and remembers which bytes and names are on its disk for sure.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Machine {
+        left: Option<u64>,
+        durable_bytes: HashMap<PathBuf, u64>,
+        durable_names: HashSet<PathBuf>,
+        created: HashSet<PathBuf>,
+        random: u64,
+    }
+
+    impl Machine {
+        pub(crate) fn start(seed: u64) {
+            let machine = Self { random: seed.wrapping_mul(2) | 1, ..Self::default() };
+            MACHINE.set(Some(machine));
+        }
+
+        /// Goes off before the change after `changes` more.
+        pub(crate) fn stop_after(changes: u64) {
+            MACHINE.with_borrow_mut(|machine| machine.as_mut().unwrap().left = Some(changes));
+        }
+
+        /// Switched on again; the disk is as it was.
+        pub(crate) fn restart() {
+            MACHINE.with_borrow_mut(|machine| machine.as_mut().unwrap().left = None);
+        }
+
+        pub(crate) fn is_off() -> bool {
+            MACHINE.with_borrow(|machine| machine.as_ref().is_some_and(|machine| machine.left == Some(0)))
+        }
+
+        /// Loses, at random, what was never synced: ends of files (cut, or zeros instead), and new names.
+        pub(crate) fn lose_unsynced(directory: &Path) {
+            MACHINE.with_borrow_mut(|machine| machine.as_mut().unwrap().lose(directory));
+        }
+
+        fn next_random(&mut self, below: u64) -> u64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random % below
+        }
+
+        fn lose(&mut self, directory: &Path) {
+            let mut files: Vec<PathBuf> =
+                fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+            files.sort();
+            for path in files {
+                if self.created.contains(&path)
+                    && !self.durable_names.contains(&path)
+                    && self.next_random(2) == 0
+                {
+                    fs::remove_file(&path).unwrap();
+                    continue;
+                }
+                let length = fs::metadata(&path).unwrap().len();
+                let durable = self.durable_bytes.get(&path).copied().unwrap_or(0).min(length);
+                let kept = durable + self.next_random(length - durable + 1);
+                let file = File::options().write(true).open(&path).unwrap();
+                file.set_len(kept).unwrap();
+                if self.next_random(2) == 0 {
+                    file.set_len(length).unwrap();
+                }
+            }
+            self.created.clear();
+        }
+
+        fn step(&mut self, operation: Operation) -> io::Result<()> {
+            match self.left.as_mut() {
+                Some(0) => return Err(io::Error::other("the machine is off")),
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            if self.left == Some(0) {
+                return Err(io::Error::other("the machine went off"));
+            }
+            match operation {
+                Operation::Create(path) => {
+                    self.durable_bytes.insert(path.clone(), 0);
+                    self.created.insert(path);
+                }
+                Operation::Write(_) => {}
+                Operation::SetLength(path, length) => {
+                    self.durable_bytes.entry(path).and_modify(|durable| *durable = length.min(*durable));
+                }
+                Operation::Remove(path) => {
+                    self.durable_names.remove(&path);
+                    self.durable_bytes.remove(&path);
+                }
+                Operation::Rename(from, to) => {
+                    let durable = self.durable_bytes.remove(&from).unwrap_or(0);
+                    self.durable_bytes.insert(to.clone(), durable);
+                    if self.durable_names.remove(&from) {
+                        self.durable_names.insert(to);
+                    }
+                }
+                Operation::SyncFile(path) => {
+                    let length = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+                    self.durable_bytes.insert(path, length);
+                }
+                Operation::SyncDirectory(directory) => {
+                    let names = fs::read_dir(directory).into_iter().flatten();
+                    self.durable_names.extend(names.map(|entry| entry.unwrap().path()));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    pub(crate) fn before(operation: impl FnOnce() -> Operation) -> io::Result<()> {
+        MACHINE.with_borrow_mut(|machine| match machine.as_mut() {
+            Some(machine) => machine.step(operation()),
+            None => Ok(()),
+        })
+    }
+
+    /// The part of a write that reached the file before the machine went off.
+    pub(crate) fn write_some(file: &File, parts: &[Bytes], position: u64) {
+        let bytes = parts.concat();
+        let written = MACHINE.with_borrow_mut(|machine| {
+            machine.as_mut().map_or(0, |machine| machine.next_random(bytes.len() as u64 + 1) as usize)
+        });
+        file.write_all_at(&bytes[..written], position).unwrap();
+    }
+}
