@@ -118,9 +118,10 @@ impl MetadataImage {
         Ok(next)
     }
 
+    /// A nil id stands for whatever incarnation is known: the controller says so of partitions that are no more.
     fn apply_topic(&mut self, name: &str, topic_id: TopicId, states: &[UpdateMetadataPartitionState]) {
-        let known = self.topics.get(name).filter(|known| known.topic_id == topic_id);
-        let mut topic = known.map_or_else(
+        let is_this = |known: &&Arc<TopicImage>| topic_id.0.is_nil() || known.topic_id == topic_id;
+        let mut topic = self.topics.get(name).filter(is_this).map_or_else(
             || TopicImage { name: name.into(), topic_id, partitions: BTreeMap::new() },
             |known| TopicImage::clone(known),
         );
@@ -134,7 +135,7 @@ impl MetadataImage {
             }
         }
         if !topic.partitions.is_empty() {
-            self.names.insert(topic_id, Arc::clone(&topic.name));
+            self.names.insert(topic.topic_id, Arc::clone(&topic.name));
             self.topics.insert(Arc::clone(&topic.name), Arc::new(topic));
         }
     }
@@ -300,6 +301,9 @@ pub(crate) mod tests {
         assert_eq!(part.topic("a").unwrap().partitions.len(), 1);
         let gone = part.after(&update(1, vec![topic("a", id(1), &[LEADER_DURING_DELETE])])).unwrap();
         assert!(gone.topic("a").is_none() && gone.topic_by_id(id(1)).is_none());
+        let nameless = topic("a", id(0), &[LEADER_DURING_DELETE]);
+        let part = first.after(&update(1, vec![nameless])).unwrap();
+        assert_eq!(part.topic_by_id(id(1)).unwrap().partitions.keys().collect::<Vec<_>>(), [&1]);
         let again = first.after(&update(1, vec![topic("a", id(9), &[2])])).unwrap();
         assert_eq!(again.topic("a").unwrap().partitions.len(), 1);
         assert!(again.topic_by_id(id(1)).is_none());

@@ -2,6 +2,8 @@
 //! before they truncate.
 //!
 //! - v1 answers with the epoch that was found too; v2 carries the client's current epoch; v3 the replica id.
+//! - Replica id −3 is the controller before an unclean election: it gets the last epoch and the log end of this
+//!   replica, whether it leads or not.
 
 use kafka_protocol::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
 use kafka_protocol::messages::offset_for_leader_epoch_response::{
@@ -16,11 +18,19 @@ use super::{Call, Starting};
 use crate::context::BrokerContext;
 use crate::log::EpochEnd;
 
+/// Replica id of the controller.
+const LOG_END_QUERY: i32 = -3;
+
 pub(super) fn start(call: Call) -> Starting {
     call.now(|call, request: OffsetForLeaderEpochRequest| {
         let topics = request.topics.iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|asked| {
-                respond(asked.partition, find(&call.context, &topic.topic, asked), call.version())
+                let found = if request.replica_id.0 == LOG_END_QUERY {
+                    log_end(&call.context, &topic.topic, asked.partition)
+                } else {
+                    find(&call.context, &topic.topic, asked)
+                };
+                respond(asked.partition, found, call.version())
             });
             OffsetForLeaderTopicResult::default()
                 .with_topic(topic.topic.clone())
@@ -28,6 +38,15 @@ pub(super) fn start(call: Call) -> Starting {
         });
         OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
     })
+}
+
+fn log_end(context: &BrokerContext, topic: &str, partition: i32) -> Result<EpochEnd, Rejection> {
+    let partition = context.partitions.get(topic, partition).ok_or(Rejection::UnknownTopicOrPartition)?;
+    let end = partition.with_log(|log| EpochEnd {
+        leader_epoch: log.latest_epoch().unwrap_or(EpochEnd::UNDEFINED.leader_epoch),
+        end_offset: log.log_end_offset(),
+    });
+    end.ok_or(Rejection::KafkaStorageError)
 }
 
 fn find(
