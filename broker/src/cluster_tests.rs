@@ -1,290 +1,25 @@
 //! Three brokers in one process against the in-process ZooKeeper; the test plays the controller.
 
-use std::net::SocketAddr;
+mod world;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use kafka_protocol::messages::update_metadata_request::{
-    UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest,
-};
-use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
-use zurau_common::config::{BrokerConfig, Settings};
-use zurau_common::id::{
-    BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition,
-};
+use kafka_protocol::messages::StopReplicaRequest;
+use kafka_protocol::messages::stop_replica_request::{StopReplicaPartitionState, StopReplicaTopicState};
+use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::{LeaderAndIsrHeader, TYPE_FULL, leader_and_isr_request};
-use zurau_common::wire::server::{Connection, ListenerName};
-use zurau_common::zk::isr::{decode_ids, encode_ids};
-use zurau_common::zk::op::{Lifetime, Op};
-use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
-use zurau_common::zk::state::PartitionState;
-use zurau_common::zk::topic::{TopicIdEntry, encode_topic};
+use zurau_common::wire::control::{TAG_TOPIC_ID, TaggedFields, put_topic_id, to_wire_topic};
+use zurau_common::zk::op::Op;
 use zurau_common::zk::znode::Znode;
-use zurau_zookeeper::{Server, ServerConfig};
 
 use crate::Broker;
-use crate::control::{Answered, leader_and_isr, update_metadata};
+use crate::control::{Answered, leader_and_isr, stop_replica};
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::partition::{Acks, Isolation, Partition, ReadRequest, Reader};
+use crate::partition::{Acks, Isolation, ReadRequest, Reader};
 
-const DEADLINE: Duration = Duration::from_secs(20);
-
-struct World {
-    server: Server,
-    zookeeper: ZooKeeper,
-    directories: TempDir,
-    brokers: Vec<Option<Broker>>,
-    topic_id: TopicId,
-    /// Version of `state` and of `ISR` as last written or read by the test.
-    state_version: i32,
-    controller_connections: u64,
-}
-
-fn ids(numbers: &[i32]) -> Vec<BrokerId> {
-    numbers.iter().copied().map(BrokerId).collect()
-}
-
-fn id() -> TopicPartition {
-    TopicPartition::new("t", 0)
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not in {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-impl World {
-    async fn start() -> Self {
-        let config =
-            ServerConfig { min_session_timeout: Duration::from_millis(100), ..ServerConfig::default() };
-        let server = Server::start(config).await.unwrap();
-        let zookeeper = ZooKeeper::connect(ZooKeeperConfig {
-            connect: server.connect_string(),
-            session_timeout: Duration::from_secs(10),
-            connection_timeout: Duration::from_secs(10),
-        })
-        .await
-        .unwrap();
-        let mut world = Self {
-            server,
-            zookeeper,
-            directories: tempfile::tempdir().unwrap(),
-            brokers: vec![None, None, None],
-            topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),
-            state_version: 0,
-            controller_connections: 0,
-        };
-        for number in 1..=3 {
-            world.start_broker(number).await;
-        }
-        world
-    }
-
-    fn config(&self, number: i32) -> BrokerConfig {
-        let pairs = [
-            ("broker.id", number.to_string()),
-            ("zookeeper.connect", self.server.connect_string()),
-            ("zookeeper.session.timeout.ms", "2000".to_owned()),
-            ("listeners", "PLAINTEXT://127.0.0.1:0".to_owned()),
-            ("log.dirs", self.directories.path().join(number.to_string()).display().to_string()),
-            ("min.insync.replicas", "2".to_owned()),
-            ("isr.update.path", "zookeeper".to_owned()),
-            ("controlled.shutdown.enable", "false".to_owned()),
-        ];
-        BrokerConfig::from_settings(Settings::from_pairs(pairs).unwrap()).unwrap()
-    }
-
-    async fn start_broker(&mut self, number: i32) {
-        let broker = Broker::start(self.config(number)).await.unwrap();
-        self.brokers[number as usize - 1] = Some(broker);
-    }
-
-    fn broker(&self, number: i32) -> &Broker {
-        self.brokers[number as usize - 1].as_ref().unwrap()
-    }
-
-    fn partition(&self, number: i32) -> Arc<Partition> {
-        self.broker(number).parts.context.partitions.get("t", 0).unwrap()
-    }
-
-    fn running(&self) -> Vec<i32> {
-        (1..=3).filter(|number| self.brokers[*number as usize - 1].is_some()).collect()
-    }
-
-    /// What an admin and the controller write for a new topic.
-    async fn create_topic(&mut self) {
-        let create = |path: String, data: Vec<u8>| Op::Create { path, data, lifetime: Lifetime::Persistent };
-        let ops = [
-            create(Znode::Topic("t".into()).path(), encode_topic(self.topic_id)),
-            create(Znode::Partition(id()).path(), Vec::new()),
-            create(Znode::Replicas(id()).path(), encode_ids(&ids(&[1, 2, 3]))),
-            create(Znode::TopicIdEntry(self.topic_id).path(), TopicIdEntry::new("t".into()).encode()),
-            create(Znode::State(id()).path(), state(1, 0).encode()),
-        ];
-        self.zookeeper.multi(&ops).await.unwrap();
-    }
-
-    /// What the controller writes when it elects.
-    async fn elect(&mut self, leader: i32, epoch: i32) {
-        let set = Op::SetData {
-            path: Znode::State(id()).path(),
-            data: state(leader, epoch).encode(),
-            version: Some(self.state_version),
-        };
-        let mut ops = vec![set];
-        let path = Znode::Leader(id()).path();
-        if self.zookeeper.exists(&path).await.unwrap() {
-            ops.push(Op::Delete { path, version: None });
-        }
-        self.zookeeper.multi(&ops).await.unwrap();
-        self.state_version += 1;
-    }
-
-    async fn isr(&self) -> Option<(Vec<BrokerId>, PartitionEpoch)> {
-        let node = self.zookeeper.get(&Znode::Isr(id()).path()).await.unwrap()?;
-        Some((decode_ids(&node.data).unwrap(), PartitionEpoch(node.version)))
-    }
-
-    async fn order(&self, leader: i32, epoch: i32) -> LeaderAndIsr {
-        let stored = self.isr().await;
-        let live: Vec<BrokerId> = ids(&self.running());
-        let isr = stored.as_ref().map_or_else(|| live.clone(), |(isr, _)| isr.clone());
-        LeaderAndIsr {
-            partition: id(),
-            topic_id: self.topic_id,
-            controller_epoch: ControllerEpoch(1),
-            leader: BrokerId(leader),
-            leader_epoch: LeaderEpoch(epoch),
-            isr: isr.into_iter().filter(|member| live.contains(member)).collect(),
-            partition_epoch: stored.map_or(PartitionEpoch::CREATE, |(_, epoch)| epoch),
-            replicas: ids(&[1, 2, 3]),
-            adding_replicas: Vec::new(),
-            removing_replicas: Vec::new(),
-            is_new: epoch == 0,
-            recovery: false,
-            state_version: self.state_version,
-            elr: None,
-        }
-    }
-
-    fn connection(&mut self) -> Connection {
-        self.controller_connections += 1;
-        Connection {
-            id: self.controller_connections,
-            peer_address: SocketAddr::from(([127, 0, 0, 1], 1)),
-            listener: ListenerName::from("PLAINTEXT"),
-            closer: CancellationToken::new(),
-        }
-    }
-
-    async fn send(&mut self, number: i32, order: &LeaderAndIsr) -> Result<(), Rejection> {
-        let connection = self.connection();
-        let context = &self.broker(number).parts.context;
-        let header = LeaderAndIsrHeader {
-            controller_id: 100,
-            controller_epoch: order.controller_epoch,
-            broker_epoch: context.broker_epoch(),
-            full: true,
-        };
-        let leaders: Vec<_> = self
-            .running()
-            .into_iter()
-            .map(|number| (BrokerId(number), "127.0.0.1".to_owned(), self.port(number)))
-            .collect();
-        let request = leader_and_isr_request(header, std::slice::from_ref(order), &leaders);
-        let Answered::Answer(answer) = leader_and_isr(context, &connection, request).await else {
-            panic!("the connection was closed")
-        };
-        assert_eq!(answer.error_code, 0);
-        Rejection::from_code(answer.topics[0].partition_errors[0].error_code).map_or(Ok(()), Err)
-    }
-
-    fn port(&self, number: i32) -> u16 {
-        self.broker(number).addresses()[0].1.port()
-    }
-
-    async fn send_to_all(&mut self, leader: i32, epoch: i32) {
-        let order = self.order(leader, epoch).await;
-        for number in self.running() {
-            self.send(number, &order).await.unwrap();
-        }
-    }
-
-    async fn publish_live_brokers(&mut self) {
-        let live: Vec<UpdateMetadataBroker> = self
-            .running()
-            .into_iter()
-            .map(|number| {
-                let endpoint = UpdateMetadataEndpoint::default()
-                    .with_host("127.0.0.1".into())
-                    .with_port(i32::from(self.port(number)))
-                    .with_listener("PLAINTEXT".into());
-                UpdateMetadataBroker::default().with_id(number.into()).with_endpoints(vec![endpoint])
-            })
-            .collect();
-        for number in self.running() {
-            let connection = self.connection();
-            let context = &self.broker(number).parts.context;
-            let request = UpdateMetadataRequest::default()
-                .with_controller_epoch(1)
-                .with_broker_epoch(context.broker_epoch().0)
-                .with_type(TYPE_FULL)
-                .with_live_brokers(live.clone());
-            let Answered::Answer(answer) = update_metadata(context, &connection, request).await else {
-                panic!("the connection was closed")
-            };
-            assert_eq!(answer.error_code, 0);
-        }
-    }
-
-    async fn produce(&self, leader: i32, tag: u8, acks: Acks) -> i64 {
-        let records = batch(&BatchSpec { tag, ..BatchSpec::default() });
-        let appended = self.partition(leader).append(records, acks, 1_000).unwrap();
-        if let Some(committed) = appended.committed {
-            tokio::time::timeout(DEADLINE, committed).await.expect("committed in time").unwrap();
-        }
-        appended.first_offset
-    }
-
-    fn bytes(&self, number: i32) -> Bytes {
-        let partition = self.partition(number);
-        partition.with_log(|log| log.read_plan(0, 1 << 20, i64::MAX, true).unwrap().read().unwrap()).unwrap()
-    }
-
-    fn log_end(&self, number: i32) -> i64 {
-        self.partition(number).status().log_end_offset
-    }
-
-    /// The whole log is everywhere, and committed where it matters.
-    async fn agree(&self, log_end: i64) {
-        for number in self.running() {
-            eventually(&format!("the log of {number} ends at {log_end}"), async || {
-                let status = self.partition(number).status();
-                (status.log_end_offset, status.high_watermark) == (log_end, log_end)
-            })
-            .await;
-        }
-        let expected = self.bytes(self.running()[0]);
-        assert!(self.running().into_iter().all(|number| self.bytes(number) == expected));
-    }
-}
-
-fn state(leader: i32, epoch: i32) -> PartitionState {
-    PartitionState::new(
-        BrokerId(leader),
-        LeaderEpoch(epoch),
-        ControllerEpoch(1),
-        ids(&[1, 2, 3]),
-        ids(&[1, 2, 3]),
-    )
-}
+use world::{World, eventually, id, ids};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_topic_is_replicated_and_fails_over() {
@@ -425,4 +160,130 @@ async fn consumers_see_what_is_committed() {
     let beyond = ReadRequest { offset: 2, ..request };
     assert_eq!(world.partition(1).read(&beyond).err(), Some(Rejection::OffsetOutOfRange));
     assert_eq!(world.partition(2).read(&request).err(), Some(Rejection::NotLeaderOrFollower));
+}
+
+fn stop_request(world: &World, topic_id: TopicId, leader_epoch: i32) -> StopReplicaRequest {
+    let mut fields = TaggedFields::new();
+    put_topic_id(&mut fields, TAG_TOPIC_ID, topic_id);
+    let state = StopReplicaPartitionState::default()
+        .with_partition_index(0)
+        .with_leader_epoch(leader_epoch)
+        .with_delete_partition(true);
+    let topic = StopReplicaTopicState::default()
+        .with_topic_name(to_wire_topic("t"))
+        .with_partition_states(vec![state])
+        .with_unknown_tagged_fields(fields);
+    StopReplicaRequest::default()
+        .with_controller_epoch(1)
+        .with_broker_epoch(world.broker(3).parts.context.broker_epoch().0)
+        .with_topic_states(vec![topic])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_right_incarnation_is_deleted_and_only_late_enough() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let directory = world.directories.path().join("3").join("t-0");
+    let other = TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEQ").unwrap();
+    let rows =
+        [("F9", other, 9, 0, true), ("N5", world.topic_id, 0, 74, true), ("", world.topic_id, 1, 0, false)];
+    for (name, topic_id, leader_epoch, code, stays) in rows {
+        let request = stop_request(&world, topic_id, leader_epoch);
+        let connection = world.connection();
+        let context = &world.broker(3).parts.context;
+        let Answered::Answer(answer) = stop_replica(context, &connection, request).await else {
+            panic!("the connection was closed")
+        };
+        assert_eq!(answer.partition_errors[0].error_code, code, "{name}");
+        assert_eq!(directory.exists(), stays, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_come_from_the_newest_connection_of_the_highest_controller() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    let (older, newer) = (world.connection(), world.connection());
+    let order = world.order(1, 0).await;
+    let context = Arc::clone(&world.broker(2).parts.context);
+    let request = world.request(2, &order);
+    assert!(matches!(leader_and_isr(&context, &older, request.clone()).await, Answered::Answer(_)));
+    assert!(matches!(leader_and_isr(&context, &newer, request.clone()).await, Answered::Answer(_)));
+    assert!(older.closer.is_cancelled(), "F9");
+    assert!(matches!(leader_and_isr(&context, &older, request.clone()).await, Answered::Close));
+
+    let stale_broker = request.clone().with_broker_epoch(77);
+    let next = LeaderAndIsr { controller_epoch: ControllerEpoch(2), ..order };
+    let rows = [
+        (stale_broker, Some(Rejection::StaleBrokerEpoch)),
+        (world.request(2, &next), None),
+        (request, Some(Rejection::StaleControllerEpoch)),
+    ];
+    for (request, expected) in rows {
+        let Answered::Answer(answer) = leader_and_isr(&context, &newer, request).await else {
+            panic!("the connection was closed")
+        };
+        assert_eq!(Rejection::from_code(answer.error_code), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_of_a_deleted_incarnation_gives_way_and_is_kept_aside() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let order = world.order(2, 1).await;
+    let next = TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEQ").unwrap();
+    let recreated = LeaderAndIsr { topic_id: next, ..order };
+    assert_eq!(world.send(3, &recreated).await, Err(Rejection::InconsistentTopicId), "the old one exists");
+    let entry = Znode::TopicIdEntry(world.topic_id).path();
+    world.zookeeper.multi(&[Op::Delete { path: entry, version: None }]).await.unwrap();
+    assert_eq!(world.send(3, &recreated).await, Ok(()));
+    assert_eq!(world.partition(3).topic_id(), next);
+    let names = std::fs::read_dir(world.directories.path().join("3")).unwrap();
+    let strays =
+        names.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with("-stray"));
+    assert_eq!(strays.count(), 1, "D6");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_broker_with_the_same_id_does_not_start() {
+    let world = World::start().await;
+    let mut pairs = world.pairs(1);
+    let directory = world.directories.path().join("copy");
+    pairs.retain(|(key, _)| *key != "log.dirs");
+    pairs.push(("log.dirs", directory.display().to_string()));
+    let Err(reason) = Broker::start(World::config_of(pairs)).await else { panic!("it started") };
+    let reason = format!("{reason:#}");
+    assert!(reason.contains("broker id 1 is registered by another broker at 127.0.0.1"), "{reason}");
+    assert!(world.broker(1).parts.context.shared.holds_lease(), "the first one goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_zookeeper_a_healthy_partition_is_served_and_a_lonely_one_is_not() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let shared = Arc::clone(&world.broker(1).parts.context.shared);
+    shared.end_lease();
+    world.produce(1, b'b', Acks::All).await;
+    drop(world.brokers[1].take());
+    drop(world.brokers[2].take());
+    let partition = world.partition(1);
+    eventually("the leader stops serving", async || {
+        partition.append(batch(&BatchSpec::default()), Acks::Leader, 0).is_err()
+    })
+    .await;
+    let rejection = partition.append(batch(&BatchSpec::default()), Acks::Leader, 0).unwrap_err().rejection;
+    assert_eq!(rejection, Rejection::NotLeaderOrFollower);
+    let zookeeper = world.broker(1).parts.context.zookeeper.current().unwrap();
+    shared.set_lease(zookeeper.lease());
+    assert!(partition.append(batch(&BatchSpec::default()), Acks::Leader, 0).is_ok(), "L6: the same epoch");
 }

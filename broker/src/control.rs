@@ -8,6 +8,7 @@ mod stop;
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kafka_protocol::messages::{
@@ -40,6 +41,8 @@ struct Commander {
 pub(crate) struct ControlPlane {
     /// Held while a control request is carried out.
     lane: AsyncMutex<()>,
+    /// The broker is stopping: no order is carried out any more.
+    closed: AtomicBool,
     commander: Mutex<Option<Commander>>,
     /// Brokers that the controller calls alive; `None` before it has said so.
     live: RwLock<Option<HashSet<BrokerId>>>,
@@ -69,6 +72,7 @@ impl ControlPlane {
         let addresses = Arc::new(AddressBook::default());
         Self {
             lane: AsyncMutex::new(()),
+            closed: AtomicBool::new(false),
             commander: Mutex::new(None),
             live: RwLock::new(None),
             fetchers: Fetchers::new(shared, settings, Arc::clone(&addresses), data),
@@ -80,6 +84,13 @@ impl ControlPlane {
     /// Whether the controller calls that broker alive; everybody counts as alive before it has spoken.
     pub(crate) fn is_live(&self, broker: BrokerId) -> bool {
         self.live.read().as_ref().is_none_or(|live| live.contains(&broker))
+    }
+
+    /// The broker is stopping: from here on no order is carried out.
+    pub(crate) async fn close(&self) {
+        let _lane = self.lane.lock().await;
+        self.closed.store(true, Ordering::Release);
+        self.fetchers.clear();
     }
 
     /// A new session: whoever gave orders has to say everything again (L11).
@@ -96,6 +107,9 @@ impl ControlPlane {
         epoch: ControllerEpoch,
         (named, own): (BrokerEpoch, BrokerEpoch),
     ) -> Admission {
+        if self.closed.load(Ordering::Acquire) {
+            return Admission::Close;
+        }
         let mut commander = self.commander.lock();
         if let Some(known) = &*commander {
             if epoch < known.epoch {

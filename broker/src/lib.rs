@@ -2,7 +2,7 @@
 //!
 //! Reading order: `replica` (the pure core), `log`, `partition` (core and log behind one lock), `partitions`, then the
 //! shells that move them, then `handlers`.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code)]
 
 mod replica;
 
@@ -45,7 +45,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use zurau_common::config::{BrokerConfig, load_broker};
+use zurau_common::id::TopicPartition;
 use zurau_common::process::{ServerArguments, StopSignals, run_server};
+
+pub use partition::PartitionStatus;
 
 use start::{Parts, Runtimes};
 
@@ -70,6 +73,12 @@ impl Broker {
     /// The bound addresses by listener, in the order of `listeners`.
     pub fn addresses(&self) -> &[(String, SocketAddr)] {
         &self.addresses
+    }
+
+    /// What this broker does for each of its partitions at this moment, in no particular order.
+    pub fn partitions(&self) -> Vec<(TopicPartition, PartitionStatus)> {
+        let all = self.parts.context.partitions.all();
+        all.iter().map(|partition| (partition.id().clone(), partition.status())).collect()
     }
 
     /// Ends when the broker cannot go on, with the reason.

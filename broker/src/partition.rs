@@ -27,10 +27,10 @@ use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
 use crate::waiters::OffsetWaiters;
 
-pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
+pub(crate) use append::{Acks, Appended, ProduceRejection};
 pub(crate) use follow::FetchStep;
-pub(crate) use office::{Accepted, OpenProposal, StoredFacts, TakeOver};
-pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader, Seen};
+pub(crate) use office::{Accepted, OpenProposal, TakeOver};
+pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader};
 
 /// What a topic's configuration means for each of its partitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,18 +90,18 @@ impl Wakes {
 
 /// What a partition does on this broker at one moment, for status pages and tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PartitionStatus {
-    /// `new`, `taking office`, `leader`, `follower` or `offline`.
-    pub(crate) role: &'static str,
-    pub(crate) leader: Option<BrokerId>,
-    pub(crate) leader_epoch: LeaderEpoch,
-    pub(crate) partition_epoch: Option<PartitionEpoch>,
+pub struct PartitionStatus {
+    /// `new` (not told yet), `taking office`, `leader`, `follower` or `offline`.
+    pub role: &'static str,
+    pub leader: Option<BrokerId>,
+    pub leader_epoch: LeaderEpoch,
+    pub partition_epoch: Option<PartitionEpoch>,
     /// Stored ISR and ELR; empty unless this broker leads.
-    pub(crate) isr: Vec<BrokerId>,
-    pub(crate) elr: Vec<BrokerId>,
-    pub(crate) log_start_offset: i64,
-    pub(crate) high_watermark: i64,
-    pub(crate) log_end_offset: i64,
+    pub isr: Vec<BrokerId>,
+    pub elr: Vec<BrokerId>,
+    pub log_start_offset: i64,
+    pub high_watermark: i64,
+    pub log_end_offset: i64,
 }
 
 impl Partition {

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 use zurau_common::config::{BrokerConfig, Listener};
 use zurau_common::id::TopicPartition;
 use zurau_common::wire::server::{ListenerName, Server};

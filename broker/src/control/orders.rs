@@ -229,7 +229,7 @@ async fn set_aside(context: &Arc<BrokerContext>, partition: Arc<Partition>, why:
 /// After a full LeaderAndIsr: what it does not name is a stray only if ZooKeeper says so too (F8, N7).
 async fn set_strays_aside(context: Arc<BrokerContext>, named: HashSet<TopicPartition>) {
     for partition in context.partitions.all() {
-        if named.contains(partition.id()) {
+        if named.contains(partition.id()) || partition.leader_epoch().is_some() {
             continue;
         }
         let Some(zookeeper) = context.zookeeper.current() else { return };
@@ -244,6 +244,10 @@ async fn set_strays_aside(context: Arc<BrokerContext>, named: HashSet<TopicParti
             },
             _ => continue,
         };
+        if partition.leader_epoch().is_some() {
+            // An order for it came meanwhile.
+            continue;
+        }
         info!(partition = %partition.id(), topic_id = %partition.topic_id(), why, "a stray replica");
         set_aside(&context, partition, why).await;
     }

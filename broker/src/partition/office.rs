@@ -12,7 +12,7 @@ use zurau_common::zk::isr::StoredIsr;
 use super::{Inner, Partition};
 use crate::replica::isr::Proposal;
 use crate::replica::leader::Office;
-use crate::replica::{LogFacts, Role, Verdict};
+use crate::replica::{LogFacts, Verdict};
 
 /// What became of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,10 +195,6 @@ impl Partition {
         highest_epoch(&self.inner.lock())
     }
 
-    pub(crate) fn hosts(&self) -> Vec<BrokerId> {
-        self.inner.lock().replica.leader().map(|leader| leader.hosts().to_vec()).unwrap_or_default()
-    }
-
     /// The controller's list of live brokers has changed (D15).
     pub(crate) fn record_live_brokers(self: &Arc<Self>, is_live: &dyn Fn(BrokerId) -> bool) {
         let now_ms = self.shared.now_ms();
@@ -283,10 +279,6 @@ impl Partition {
         {
             leader.lose_answer();
         }
-    }
-
-    pub(crate) fn is_taking_office(&self) -> bool {
-        matches!(self.inner.lock().replica.role(), Role::TakingOffice)
     }
 }
 

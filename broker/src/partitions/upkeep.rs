@@ -1,8 +1,12 @@
 //! What is done to all logs now and then: checkpoints, flushes, retention. All of it waits for the disk.
 
-use tracing::{error, warn};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
 
 use super::Partitions;
+use crate::log::FoundDirectory;
 use crate::shared::wall_clock_ms;
 
 impl Partitions {
@@ -56,6 +60,29 @@ impl Partitions {
                 let finished = partition.with_log(|log| log.finish_flush(&plan, result, now_ms));
                 if let Some(Err(error)) = finished {
                     error!(partition = %partition.id(), %error, "a sync failed");
+                }
+            }
+        }
+    }
+
+    /// Removes replicas that were set aside more than `kept` ago (`stray.retention.ms`). The change of the directory's
+    /// name is what its inode's change time tells.
+    pub(crate) fn remove_old_strays(&self, kept: Duration) {
+        for directory in &self.directories {
+            let found = directory.opened.lock().list();
+            let found = found.unwrap_or_else(|error| {
+                warn!(directory = %directory.path.display(), %error, "the log directory cannot be listed");
+                Vec::new()
+            });
+            for stray in found {
+                let FoundDirectory::Stray { path } = stray else { continue };
+                let changed_s = std::fs::metadata(&path).map_or(i64::MAX, |metadata| metadata.ctime());
+                let age_s = (wall_clock_ms() / 1_000).saturating_sub(changed_s);
+                if u64::try_from(age_s).is_ok_and(|age_s| kept.as_secs() < age_s) {
+                    info!(path = %path.display(), "removing a replica that was set aside long ago");
+                    if let Err(error) = std::fs::remove_dir_all(&path) {
+                        warn!(path = %path.display(), %error, "it cannot be removed; trying again at the next pass");
+                    }
                 }
             }
         }

@@ -52,12 +52,6 @@ impl IsrState {
         union(&union(&self.stored.isr, proposed), &self.lingering.isr)
     }
 
-    pub(crate) fn may_contain(&self, broker: BrokerId) -> bool {
-        self.stored.isr.contains(&broker)
-            || self.lingering.isr.contains(&broker)
-            || self.proposal.as_ref().is_some_and(|proposal| proposal.isr.contains(&broker))
-    }
-
     /// Whether an ELR is stored, or may be: the high watermark then stands still (F2).
     pub(crate) fn may_have_elr(&self) -> bool {
         !self.stored.elr.is_empty()

@@ -90,14 +90,6 @@ impl Leader {
         &self.isr
     }
 
-    pub(crate) fn hosts(&self) -> &[BrokerId] {
-        &self.hosts
-    }
-
-    pub(crate) fn progress(&self, follower: BrokerId) -> Option<&Progress> {
-        self.followers.get(&follower)
-    }
-
     /// min = min(`min.insync.replicas`, number of target replicas): L8.
     pub(crate) fn min_in_sync(&self) -> usize {
         self.rules.min_insync_replicas.min(self.target.len()).max(1)

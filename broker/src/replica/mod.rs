@@ -97,10 +97,6 @@ impl Replica {
         Self { own, topic_id, view: None, role: Role::Idle(None) }
     }
 
-    pub(crate) fn topic_id(&self) -> TopicId {
-        self.topic_id
-    }
-
     pub(crate) fn view(&self) -> Option<View> {
         self.view
     }

@@ -16,10 +16,10 @@ use crate::context::BrokerContext;
 use crate::isr_proposer::{connect_to_controller, resign};
 
 /// For the controller to move leaderships away.
-const HAND_OVER_LIMIT: Duration = Duration::from_secs(4);
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(3_500);
 const RESIGN_LIMIT: Duration = Duration::from_secs(1);
 const SESSION_LIMIT: Duration = Duration::from_secs(1);
-const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+const CLOSE_LIMIT: Duration = Duration::from_millis(2_500);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) async fn shutdown(broker: Broker) {
@@ -41,7 +41,9 @@ async fn stop(parts: Parts) {
         }
     }
     stopping.cancel();
-    context.control.fetchers.clear();
+    if timeout(RESIGN_LIMIT, context.control.close()).await.is_err() {
+        warn!("an order is still being carried out; stopping all the same");
+    }
     let partitions = context.partitions.all();
     for partition in &partitions {
         partition.stop();

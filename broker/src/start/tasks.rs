@@ -46,5 +46,8 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
     every(high_watermarks, high_watermarks, |context| context.partitions.checkpoint_high_watermarks());
     every(initial, checkpoints, |context| context.partitions.checkpoint_logs());
     every(initial, FLUSH_CHECK, |context| context.partitions.flush_due());
-    every(initial, config.log_retention_check_interval, |context| context.partitions.apply_retention());
+    every(initial, config.log_retention_check_interval, |context| {
+        context.partitions.apply_retention();
+        context.partitions.remove_old_strays(context.config.stray_retention);
+    });
 }
