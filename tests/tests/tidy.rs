@@ -10,8 +10,11 @@ const LINES_MAX: usize = 600;
 
 /// Files and folders that must stay pure: no clock, randomness, disk, network, ZooKeeper client or runtime.
 /// A folder stands for every file below it.
-const PURE: [&str; 13] = [
+const PURE: &[&str] = &[
+    "broker/src/metadata.rs",
+    "broker/src/placement.rs",
     "broker/src/replica",
+    "broker/src/topic_plan.rs",
     "broker/src/waiters.rs",
     "common/src/assignment.rs",
     "common/src/id.rs",
@@ -21,18 +24,25 @@ const PURE: [&str; 13] = [
     "common/src/wire/frame.rs",
     "common/src/wire/guard.rs",
     "common/src/zk",
-    "controller/src/machine",
-    "controller/src/election.rs",
+    "controller/src",
     "zookeeper/src/core",
 ];
 
 /// Files inside pure folders that are the shell there.
-const SHELL: [&str; 5] = [
+const SHELL: &[&str] = &[
     "common/src/zk/lease.rs",
     "common/src/zk/read.rs",
     "common/src/zk/session.rs",
     "common/src/zk/watch.rs",
     "common/src/zk/write.rs",
+    "controller/src/api.rs",
+    "controller/src/leadership.rs",
+    "controller/src/main.rs",
+    "controller/src/outbox.rs",
+    "controller/src/process.rs",
+    "controller/src/runtime.rs",
+    "controller/src/story.rs",
+    "controller/src/watches.rs",
 ];
 
 /// What a pure file must not name outside its tests.
@@ -84,6 +94,12 @@ fn without_tests(text: &str) -> &str {
     text.find("#[cfg(test)]").map_or(text, |at| &text[..at])
 }
 
+/// Unit tests that outgrew the foot of their file.
+fn is_unit_tests(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name == "tests.rs" || name.ends_with("_tests.rs") || path.iter().any(|part| part == "tests")
+}
+
 fn fail_on(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
@@ -94,6 +110,9 @@ fn every_module_says_why_it_exists_in_at_most_15_lines() {
     for path in rust_files() {
         let text = read(&path);
         let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
+        if lines == 0 && is_unit_tests(&path) {
+            continue; // it carries the name of what it tests
+        }
         if !(1..=15).contains(&lines) {
             problems.push(format!("{}: {lines} lines of //! at the top, 1 to 15 wanted", shown(&path)));
         }
@@ -119,7 +138,7 @@ fn pure_files_touch_nothing_outside() {
     for path in rust_files() {
         let name = shown(&path);
         let pure = PURE.iter().any(|pure| name == *pure || name.starts_with(&format!("{pure}/")));
-        if !pure || SHELL.contains(&name.as_str()) || name.ends_with("_tests.rs") {
+        if !pure || SHELL.contains(&name.as_str()) || is_unit_tests(&path) {
             continue;
         }
         let text = read(&path);
@@ -136,7 +155,7 @@ fn pure_files_touch_nothing_outside() {
 #[test]
 fn every_pure_path_exists() {
     let root = project_root();
-    let missing = PURE.iter().chain(&SHELL).filter(|path| !root.join(path).exists());
+    let missing = PURE.iter().chain(SHELL).filter(|path| !root.join(path).exists());
     fail_on(
         &missing
             .map(|path| format!("{path} is listed as pure or shell, but is not there"))
@@ -147,8 +166,7 @@ fn every_pure_path_exists() {
 #[test]
 fn nothing_is_left_undone() {
     // Written apart, so that this file passes its own test.
-    let marks =
-        [concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!("), concat!("X", "XX")];
+    let marks = [concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!(")];
     let mut problems = Vec::new();
     for path in rust_files() {
         for (number, line) in read(&path).lines().enumerate() {
@@ -168,7 +186,7 @@ fn only_the_layout_spells_znode_paths() {
     for path in rust_files() {
         let name = shown(&path);
         let exempt = ["common/src/zk/", "common/tests/", "zookeeper/", "tests/", "bench/"];
-        if exempt.iter().any(|prefix| name.starts_with(prefix)) || name.ends_with("_tests.rs") {
+        if exempt.iter().any(|prefix| name.starts_with(prefix)) || is_unit_tests(&path) {
             continue;
         }
         for (number, line) in without_tests(&read(&path)).lines().enumerate() {
