@@ -50,7 +50,7 @@ pub fn scenario(name: &str, body: impl FnOnce(&TestDirectory) -> Result<()>) {
     if let Err(error) = body(&directory) {
         directory.keep = true;
         print_log_ends(directory.path());
-        panic!("{name} failed: {error:?}\nlogs and data: {}", directory.path().display());
+        panic!("{name} failed: {error:#}\nlogs and data: {}", directory.path().display());
     }
 }
 
