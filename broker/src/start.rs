@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use zurau_common::config::{BrokerConfig, Listener};
-use zurau_common::id::TopicPartition;
+use zurau_common::id::{BrokerId, TopicPartition};
 use zurau_common::wire::server::{ListenerName, Server};
 use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
 use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
+use zurau_common::zk::znode::Znode;
 
 use crate::Broker;
 use crate::context::BrokerContext;
@@ -190,7 +191,7 @@ fn identity(config: &BrokerConfig, bound: &[(ListenerName, SocketAddr)]) -> anyh
             bound.iter().find(|(name, _)| *name.0 == *listener.name).map(|(_, address)| address.port());
         let port = if listener.port == 0 { bound.unwrap_or(0) } else { listener.port };
         let host = if listener.host.is_empty() { host_name() } else { listener.host.clone() };
-        Endpoint { name: listener.name.clone(), host, port, protocol: format!("{:?}", listener.protocol) }
+        Endpoint { name: listener.name.clone(), host, port, protocol: listener.protocol.name().to_owned() }
     };
     let endpoints: Vec<Endpoint> = config.advertised_listeners.iter().map(endpoint).collect();
     let inter_broker = endpoints
@@ -280,7 +281,7 @@ async fn until_ended(
     zookeeper: &ZooKeeper,
     own: i32,
 ) -> anyhow::Result<()> {
-    let path = format!("/brokers/ids/{own}");
+    let path = Znode::Broker(BrokerId(own)).path();
     let mut watch = zookeeper.watch_trees(&[&path]);
     while watch.next().await.is_some() {
         registrar.lock().await.check_owner(zookeeper).await?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use kafka_protocol::messages::{
-    BrokerId, FetchRequest, ListOffsetsRequest, MetadataRequest, MetadataResponse, ProduceRequest,
-    RequestHeader, ResponseHeader, TopicName,
+    ApiVersionsRequest, BrokerId, FetchRequest, ListOffsetsRequest, MetadataRequest, MetadataResponse,
+    ProduceRequest, RequestHeader, ResponseHeader, TopicName,
     fetch_request::{FetchPartition, FetchTopic},
     list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
     metadata_request::MetadataRequestTopic,
@@ -148,6 +148,13 @@ pub fn decode_answer<R: Request>(version: i16, correlation_id: i32, mut frame: B
     let answer = R::Response::decode(&mut frame, version)?;
     ensure!(frame.is_empty(), "{} bytes follow the answer to request key {}", frame.len(), R::KEY);
     Ok(answer)
+}
+
+/// ApiVersions as a client of version 3 and above must send it: nameless software is refused.
+pub fn api_versions_request() -> ApiVersionsRequest {
+    ApiVersionsRequest::default()
+        .with_client_software_name(StrBytes::from_static_str("zurau-tests"))
+        .with_client_software_version(StrBytes::from_static_str("1"))
 }
 
 pub fn topic_name(name: &str) -> TopicName {

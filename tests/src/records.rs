@@ -34,7 +34,8 @@ pub fn encode_batch(values: &[&[u8]], timestamp: i64, compression: Compression) 
             producer_epoch: NO_PRODUCER_EPOCH,
             timestamp_type: TimestampType::Creation,
             offset,
-            sequence: NO_SEQUENCE,
+            // The codec starts a new batch where sequences do not follow each other, also when there are none.
+            sequence: NO_SEQUENCE + i32::try_from(offset).unwrap_or_default(),
             timestamp,
             key: None,
             value: Some(Bytes::copy_from_slice(value)),

@@ -20,6 +20,16 @@ impl SecurityProtocol {
         self as i16
     }
 
+    /// Kafka's name, as in configurations and in `/brokers/endpoints/[id]`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plaintext => "PLAINTEXT",
+            Self::Ssl => "SSL",
+            Self::SaslPlaintext => "SASL_PLAINTEXT",
+            Self::SaslSsl => "SASL_SSL",
+        }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         match text {
             "PLAINTEXT" => Some(Self::Plaintext),

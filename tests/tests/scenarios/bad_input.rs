@@ -11,7 +11,8 @@ use kafka_protocol::messages::{
 use kafka_protocol::records::Compression;
 use zurau_tests::cluster::START_LIMIT;
 use zurau_tests::kafka::{
-    Connection, KafkaClient, PRODUCE_VERSION, encode_request, produce_request, put_string, topic_name,
+    Connection, KafkaClient, PRODUCE_VERSION, api_versions_request, encode_request, produce_request,
+    put_string, topic_name,
 };
 use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, on_both_zookeepers, scenario};
@@ -236,7 +237,7 @@ fn unknown_versions(address: &str) -> Result<()> {
     let found = answer.api_keys.iter().any(|range| range.api_key == 18 && range.max_version >= 3);
     ensure!(found, "ApiVersions v99 does not say which versions there are: {answer:?}");
     // The same connection goes on.
-    let answer = connection.call(3, &ApiVersionsRequest::default())?;
+    let answer = connection.call(3, &api_versions_request())?;
     ensure!(answer.error_code == 0, "ApiVersions v3 afterwards: error {}", answer.error_code);
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Message, Request};
-use zurau_tests::kafka::Connection;
+use zurau_tests::kafka::{Connection, api_versions_request};
 use zurau_tests::{Cluster, TestDirectory, eventually, scenario};
 
 use crate::frames::{Frame, by_key, decode_request, decode_response, read_frames};
@@ -83,7 +83,7 @@ fn describe(frame: &Frame) -> String {
 }
 
 fn served(address: &str) -> Result<BTreeMap<i16, (i16, i16)>> {
-    let answer = Connection::open(address)?.call(3, &ApiVersionsRequest::default())?;
+    let answer = Connection::open(address)?.call(3, &api_versions_request())?;
     ensure!(answer.error_code == 0, "ApiVersions: error {}", answer.error_code);
     Ok(answer.api_keys.iter().map(|range| (range.api_key, (range.min_version, range.max_version))).collect())
 }
