@@ -122,7 +122,8 @@ fn wanted(topic: &CreatableTopic) -> WantedTopic {
 }
 
 fn accepted(name: TopicName, created: &Created, config: &BrokerConfig, version: i16) -> CreatableTopicResult {
-    let result = CreatableTopicResult::default().with_name(name);
+    // The codec's default would be an empty message; Kafka sends none.
+    let result = CreatableTopicResult::default().with_name(name).with_error_message(None);
     if version < 5 {
         return result.with_configs(None);
     }

@@ -53,10 +53,10 @@ fn any_order_and_any_spelling(cluster: &Cluster) -> Result<()> {
     znodes.create("/brokers/topics/odd", "")?;
     znodes.create("/brokers/topics/odd/1", "")?;
     znodes.create("/brokers/topics/odd/1/replicas", "{3,1}")?;
-    znodes.create("/brokers/topics/odd/0", "")?;
     // Another topic goes through the whole controller meanwhile: 1 had its chance to start too early.
     cluster.create_topic("between", &["1 2"])?;
     ensure!(znodes.get("/brokers/topics/odd/1/state")?.is_none(), "partition 1 started before partition 0");
+    znodes.create("/brokers/topics/odd/0", "")?;
     znodes.create("/brokers/topics/odd/0/replicas", "2,3")?;
     cluster.wait_for_full_isr("odd", 2, START_LIMIT)?;
     tree::check_fresh_topic(cluster, "odd", &[&[2, 3], &[3, 1]])?;
