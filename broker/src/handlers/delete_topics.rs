@@ -1,6 +1,6 @@
 //! DeleteTopics (20), versions 0-6: marks topics for deletion and waits until they are gone.
 //!
-//! - v0-5 names; v6 names or ids. v5 adds messages.
+//! - v0-5 names; v6 names or ids, and the answer has the id only if the request had it. v5 adds messages.
 //! - `delete.topic.enable=false`: error 73, before v3 (which cannot know it) error 42.
 //! - A topic that stands twice, or both by name and id, is refused as a whole.
 
@@ -73,7 +73,11 @@ async fn delete(
         Ok(()) => DeletableTopicResult::default(),
         Err(refusal) => failure(refusal, version),
     };
-    named(result, Some(&name), id, version)
+    let asked_id = match key {
+        TopicKey::Name(_) => None,
+        TopicKey::Id(id) => Some(*id),
+    };
+    named(result, Some(&name), asked_id, version)
 }
 
 fn refused(key: &TopicKey, refusal: Refusal, version: i16) -> DeletableTopicResult {

@@ -10,6 +10,7 @@ mod create_topics;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_log_dirs;
 mod fetch;
 mod find_coordinator;
 mod init_producer_id;
@@ -66,6 +67,7 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
+    api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, alter_configs::start_incremental),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),

@@ -1,0 +1,118 @@
+//! DescribeLogDirs (35), versions 0-4: the log directories of this broker and the size of each replica in them.
+//!
+//! - Null topics mean all; a partition that this broker does not hold is left out.
+//! - v3 adds an error for the whole answer, v4 the size of the file system and what is left of it.
+//! - Moving a replica between directories is not done here, so no copy is a future one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kafka_protocol::messages::describe_log_dirs_response::{
+    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse};
+use kafka_protocol::protocol::StrBytes;
+use tracing::warn;
+use zurau_common::id::TopicName;
+use zurau_common::wire::control::to_wire_topic;
+
+use super::{Call, Starting};
+use crate::context::BrokerContext;
+
+pub(super) fn start(call: Call) -> Starting {
+    call.later(|call, request: DescribeLogDirsRequest| async move {
+        let version = call.version();
+        // Asks the file system, which may take its time.
+        let describing = tokio::task::spawn_blocking(move || describe(&call.context, &request, version));
+        let results = describing.await.unwrap_or_default();
+        DescribeLogDirsResponse::default().with_results(results)
+    })
+}
+
+/// Sizes by topic and partition.
+type Sizes = BTreeMap<TopicName, BTreeMap<i32, i64>>;
+
+fn describe(
+    context: &BrokerContext,
+    request: &DescribeLogDirsRequest,
+    version: i16,
+) -> Vec<DescribeLogDirsResult> {
+    let mut directories: Vec<Sizes> = vec![Sizes::new(); context.config.log_dirs.len()];
+    for partition in context.partitions.all() {
+        let id = partition.id();
+        let size = partition.with_log(|log| log.size_bytes());
+        if let (true, Some(size), Some(sizes)) =
+            (is_asked_for(request, &id.topic, id.partition), size, directories.get_mut(partition.directory()))
+        {
+            let size = i64::try_from(size).unwrap_or(i64::MAX);
+            sizes.entry(id.topic.clone()).or_default().insert(id.partition, size);
+        }
+    }
+    let results = context.config.log_dirs.iter().zip(directories);
+    results.map(|(path, sizes)| result(path, &sizes, version)).collect()
+}
+
+fn is_asked_for(request: &DescribeLogDirsRequest, topic: &str, partition: i32) -> bool {
+    let Some(topics) = &request.topics else { return true };
+    topics.iter().any(|asked| asked.topic.as_str() == topic && asked.partitions.contains(&partition))
+}
+
+fn result(path: &Path, sizes: &Sizes, version: i16) -> DescribeLogDirsResult {
+    let topics = sizes.iter().map(|(topic, partitions)| {
+        let partitions = partitions.iter().map(|(number, size)| {
+            DescribeLogDirsPartition::default().with_partition_index(*number).with_partition_size(*size)
+        });
+        DescribeLogDirsTopic::default().with_name(to_wire_topic(topic)).with_partitions(partitions.collect())
+    });
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let result = DescribeLogDirsResult::default()
+        .with_log_dir(StrBytes::from_string(absolute.to_string_lossy().into_owned()))
+        .with_topics(topics.collect());
+    if version < 4 {
+        return result;
+    }
+    match rustix::fs::statvfs(path) {
+        Ok(space) => {
+            let bytes =
+                |blocks: u64| i64::try_from(blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX);
+            result.with_total_bytes(bytes(space.f_blocks)).with_usable_bytes(bytes(space.f_bavail))
+        }
+        Err(error) => {
+            warn!(directory = %path.display(), %error, "the size of the file system cannot be read");
+            result
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
+
+    use super::*;
+    use crate::handlers::tests::assert_every_version_encodes;
+
+    #[test]
+    fn every_version_encodes() {
+        let sizes = Sizes::from([("t".into(), BTreeMap::from([(0, 7), (1, 9)]))]);
+        let directory = tempfile::tempdir().unwrap();
+        assert_every_version_encodes::<DescribeLogDirsRequest>(|version| {
+            let results = vec![result(directory.path(), &sizes, version)];
+            DescribeLogDirsResponse::default().with_results(results)
+        });
+        let newest = result(directory.path(), &sizes, 4);
+        assert!(0 < newest.usable_bytes && newest.usable_bytes <= newest.total_bytes);
+        assert_eq!(newest.topics[0].partitions[1].partition_size, 9);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_described() {
+        let topic = DescribableLogDirTopic::default().with_topic(to_wire_topic("t")).with_partitions(vec![1]);
+        let request = DescribeLogDirsRequest::default().with_topics(Some(vec![topic]));
+        let rows = [("t", 1, true), ("t", 0, false), ("u", 1, false)];
+        for (topic, partition, expected) in rows {
+            assert_eq!(is_asked_for(&request, topic, partition), expected, "{topic}-{partition}");
+        }
+        let all = DescribeLogDirsRequest::default().with_topics(None);
+        assert!(is_asked_for(&all, "u", 5));
+    }
+}
