@@ -1,7 +1,7 @@
 //! What producers were promised and consumers saw, checked against what the cluster holds: every acknowledged record
 //! at exactly its offset, none twice, offsets without holes, replicas' files byte-equal.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cluster::{Cluster, Node};
 use crate::kafka::KafkaClient;
+use crate::records::ReadRecord;
 use crate::wait::eventually;
 
 /// An acknowledged record, as `produce_history.py` notes it.
@@ -66,39 +67,39 @@ pub fn check_history(
     partitions: i32,
     history: &[Acknowledged],
 ) -> Result<usize> {
-    let mut count = 0;
-    let mut promised: BTreeMap<i32, HashMap<i64, &str>> = BTreeMap::new();
+    let mut promised: BTreeMap<i32, Vec<&Acknowledged>> = BTreeMap::new();
     for one in history {
-        let before = promised.entry(one.partition).or_default().insert(one.offset, &one.value);
-        ensure!(before.is_none(), "offset {} of {topic}-{} was given twice", one.offset, one.partition);
+        promised.entry(one.partition).or_default().push(one);
     }
+    let mut count = 0;
     for partition in 0..partitions {
         let records = client.read_partition(topic, partition)?;
-        let mut seen = HashSet::new();
-        for (record, expected) in records.iter().zip(0..) {
-            ensure!(
-                record.offset == expected,
-                "{topic}-{partition}: offset {} follows {}",
-                record.offset,
-                expected - 1
-            );
-            ensure!(seen.insert(&record.value), "{topic}-{partition}: {:?} is there twice", record.value);
-        }
-        for (offset, value) in promised.remove(&partition).unwrap_or_default() {
-            let found = usize::try_from(offset).ok().and_then(|index| records.get(index));
-            match found {
-                Some(record) if record.value == value => {}
-                Some(record) => bail!(
-                    "{topic}-{partition} offset {offset}: acknowledged {value}, found {:?}",
-                    record.value
-                ),
-                None => bail!("{topic}-{partition}: acknowledged {value} at {offset}, the log ends before"),
-            }
-        }
+        let promised = promised.remove(&partition).unwrap_or_default();
+        check_partition(&records, &promised).with_context(|| format!("{topic}-{partition}"))?;
         count += records.len();
     }
     ensure!(promised.is_empty(), "records were acknowledged in unknown partitions {:?}", promised.keys());
     Ok(count)
+}
+
+/// Holds what a partition stores against what was acknowledged there.
+fn check_partition(records: &[ReadRecord], promised: &[&Acknowledged]) -> Result<()> {
+    let mut seen = HashSet::new();
+    for (record, expected) in records.iter().zip(0..) {
+        ensure!(record.offset == expected, "offset {} follows {}", record.offset, expected - 1);
+        ensure!(seen.insert(&record.value), "{:?} is there twice", record.value);
+    }
+    let mut given = HashSet::new();
+    for one in promised {
+        let (offset, value) = (one.offset, &one.value);
+        ensure!(given.insert(offset), "offset {offset} was given twice");
+        match usize::try_from(offset).ok().and_then(|index| records.get(index)) {
+            Some(record) if record.value == *value => {}
+            Some(record) => bail!("offset {offset}: acknowledged {value}, found {:?}", record.value),
+            None => bail!("offset {offset}: acknowledged {value}, the log ends at {}", records.len()),
+        }
+    }
+    Ok(())
 }
 
 /// The concatenated `.log` files of a replica, in offset order.
@@ -151,4 +152,50 @@ pub fn check_replicas_equal(cluster: &Cluster, topic: &str, partition: i32, limi
 fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
     let differing = left.iter().zip(right).position(|(left, right)| left != right);
     differing.or_else(|| (left.len() != right.len()).then(|| left.len().min(right.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(values: &[&'static str]) -> Vec<ReadRecord> {
+        let record = |(value, offset): (&&'static str, i64)| ReadRecord {
+            offset,
+            key: None,
+            value: bytes::Bytes::from_static(value.as_bytes()),
+        };
+        values.iter().zip(0..).map(record).collect()
+    }
+
+    fn promise(offset: i64, value: &str) -> Acknowledged {
+        Acknowledged { time_ms: 0, partition: 0, offset, value: value.to_owned() }
+    }
+
+    fn verdict(records: &[ReadRecord], promised: &[Acknowledged]) -> String {
+        let promised: Vec<&Acknowledged> = promised.iter().collect();
+        check_partition(records, &promised).map_or_else(|error| error.to_string(), |()| "right".to_owned())
+    }
+
+    #[test]
+    fn every_kind_of_broken_promise_is_found() {
+        let records = stored(&["a", "b", "c"]);
+        assert_eq!(verdict(&records, &[promise(0, "a"), promise(2, "c")]), "right");
+        let lost = verdict(&records, &[promise(3, "d")]);
+        assert_eq!(lost, "offset 3: acknowledged d, the log ends at 3");
+        let moved = verdict(&records, &[promise(1, "a")]);
+        assert_eq!(moved, "offset 1: acknowledged a, found b\"b\"");
+        assert_eq!(verdict(&stored(&["a", "b", "a"]), &[]), "b\"a\" is there twice");
+        let mut holed = stored(&["a", "b"]);
+        holed[1].offset = 2;
+        assert_eq!(verdict(&holed, &[]), "offset 2 follows 0");
+        let twice = verdict(&records, &[promise(0, "a"), promise(0, "a")]);
+        assert_eq!(twice, "offset 0 was given twice");
+    }
+
+    #[test]
+    fn differing_files_are_told_where() {
+        assert_eq!(first_difference(b"abc", b"abc"), None);
+        assert_eq!(first_difference(b"abc", b"abd"), Some(2));
+        assert_eq!(first_difference(b"abc", b"ab"), Some(2));
+    }
 }

@@ -4,16 +4,19 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kafka_protocol::records::Compression;
 use serde_json::Value;
 use zurau_tests::clients::python_missing;
 use zurau_tests::cluster::{SESSION_TIMEOUT, START_LIMIT};
-use zurau_tests::records::now_ms;
+use zurau_tests::history::check_replicas_equal;
+use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zookeepers, scenario, skip};
 
 use crate::traffic::Traffic;
 
 on_both_zookeepers!(a_killed_leader_loses_nothing);
 on_both_zookeepers!(a_frozen_leader_is_replaced_and_fenced);
+on_both_zookeepers!(a_restart_of_everything_changes_nothing);
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 3;
@@ -115,6 +118,37 @@ fn a_frozen_leader_is_replaced_and_fenced(directory: &TestDirectory, kind: ZooKe
     let (_, now) = leader_in_office(&cluster, TOPIC, 0)?.context("no leader")?;
     ensure!(now > epoch, "the leader epoch is still {now}");
     traffic.finish_and_check(&cluster)?;
+    cluster.check_running()
+}
+
+/// All brokers at once, first asked, then with kill -9: what the cluster holds does not change.
+fn a_restart_of_everything_changes_nothing(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
+    let mut cluster = start(directory, kind)?;
+    let mut before = Vec::new();
+    for partition in 0..PARTITIONS {
+        for number in 0..50 {
+            let value = format!("{partition} {number}");
+            let batch = encode_batch(&[value.as_bytes()], now_ms(), Compression::Zstd)?;
+            let (error, offset) = cluster.client().produce(TOPIC, partition, batch, -1)?;
+            ensure!((error, offset) == (0, number), "{TOPIC}-{partition}: error {error}, offset {offset}");
+        }
+        before.push(cluster.client().read_partition(TOPIC, partition)?);
+    }
+    for violent in [false, true] {
+        for id in 1..=3 {
+            let broker = cluster.broker(id)?;
+            if violent { broker.kill()? } else { broker.stop(Duration::from_secs(12)).map(|_| ())? }
+        }
+        for id in 1..=3 {
+            cluster.broker(id)?.start()?;
+        }
+        cluster.wait_for_full_isr(TOPIC, PARTITIONS as usize, START_LIMIT)?;
+        for (partition, before) in (0..).zip(&before) {
+            let after = cluster.client().read_partition(TOPIC, partition)?;
+            ensure!(after == *before, "{TOPIC}-{partition} changed (killed: {violent}): {after:?}");
+            check_replicas_equal(&cluster, TOPIC, partition, Duration::from_secs(20))?;
+        }
+    }
     cluster.check_running()
 }
 
