@@ -264,7 +264,7 @@ impl Partition {
         self.step(|inner, wakes| {
             let leader = inner.replica.leader_mut().filter(|leader| leader.leader_epoch() == leader_epoch);
             if let Some(leader) = leader {
-                warn!(partition = %self.id, %leader_epoch, %rejection, "the ISR change was refused");
+                info!(partition = %self.id, %leader_epoch, %rejection, "the ISR change was refused; it is proposed again later");
                 leader.refuse_proposal(now_ms);
                 self.settle(inner, wakes);
             }

@@ -2,7 +2,7 @@
 //! what is written into them on the way to the next one. Waits for the disk on threads of its own.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tracing::{error, info};
@@ -36,12 +36,9 @@ impl Homes {
             let boot_id = current_boot_id()?;
             for home in &mut homes {
                 home.found = Incarnation::read(&home.path)?;
-                let synced = File::open(&home.path).and_then(|file| Ok(rustix::fs::syncfs(&file)?));
-                if let Err(reason) = &synced {
-                    error!(directory = %home.path.display(), %reason, "the file system reports an error at sync");
-                }
-                home.complete = synced.is_ok()
-                    && home.found.as_ref().is_some_and(|found| found.is_complete_for(held, &boot_id));
+                let candidate =
+                    home.found.as_ref().is_some_and(|found| found.is_complete_for(held, &boot_id));
+                home.complete = candidate && is_sound(&home.path);
                 info!(directory = %home.path.display(), complete = home.complete, registration = held, "log directory");
             }
             anyhow::Ok((homes, boot_id))
@@ -112,4 +109,13 @@ impl Homes {
         .await
         .context("writing the registration into the log directories panicked")?
     }
+}
+
+/// Whether the file system can store everything that it was given; a lost write shows here (D1).
+fn is_sound(path: &Path) -> bool {
+    let synced = File::open(path).and_then(|file| Ok(rustix::fs::syncfs(&file)?));
+    if let Err(reason) = &synced {
+        error!(directory = %path.display(), %reason, "the file system reports an error at sync; the directory counts as incomplete");
+    }
+    synced.is_ok()
 }
