@@ -18,6 +18,9 @@ mod reassignment;
 mod requests;
 mod topics;
 
+#[cfg(test)]
+mod scenarios;
+
 mod facts;
 mod mirror;
 mod multi;

@@ -253,11 +253,10 @@ impl Machine {
                 self.step_topic(&topic);
             } else if let Some(partition) = self.cluster.dirty_partitions.pop_first() {
                 self.step_partition(&partition);
-            } else {
+            } else if !self.send_full_leader_and_isr() {
                 break;
             }
         }
-        self.send_full_leader_and_isr();
         if !self.metadata.is_empty() {
             let changes = std::mem::take(&mut self.metadata).into_iter().collect();
             self.actions.push(Action::Metadata(changes));

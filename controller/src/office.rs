@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition};
+use zurau_common::zk::state::PartitionState;
 
 use crate::action::{PartitionMetadata, Reason};
 use crate::cluster::{Cluster, Partition};
 use crate::event::{Millis, Read, WriteId};
+use crate::pending::Purpose;
 
 /// How far the leader named by `state` is with its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +68,8 @@ pub(crate) struct Work {
     pub(crate) left: BTreeSet<BrokerId>,
     /// Where the incarnation was hosted, and in which epoch, as last seen: needed when its znodes are gone.
     pub(crate) hosted: Option<(TopicId, Vec<BrokerId>, LeaderEpoch)>,
+    /// A new epoch whose outcome is unknown: if it is read back, it was stored (L2).
+    pub(crate) lost: Option<(PartitionState, Purpose)>,
     /// A write of the partition's `error`, or of its reassignment's, is in flight.
     pub(crate) complaining: bool,
     /// A write of the reassignment's error waits, like [`Work::wrong_since`].

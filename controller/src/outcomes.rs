@@ -21,10 +21,14 @@ impl Machine {
         let WriteOutcome::Stored { zxid } = outcome else {
             // Nothing was stored, or perhaps it was: look, then decide again.
             partition.work.stale = true;
-            self.read_again(Subject::Partition(tp.clone()));
-            if let Purpose::Proposal(proposal) = pending.purpose {
-                self.proposal_again(&tp, proposal);
+            match (pending.purpose, pending.write.state, outcome) {
+                (Purpose::Proposal(proposal), ..) => self.proposal_again(&tp, proposal),
+                (purpose @ Purpose::Epoch { .. }, Some(state), WriteOutcome::Unknown) => {
+                    partition.work.lost = Some((state, purpose));
+                }
+                _ => {}
             }
+            self.read_again(Subject::Partition(tp.clone()));
             return;
         };
         adopt(partition, &pending, *zxid);
@@ -33,16 +37,36 @@ impl Machine {
             Purpose::Left => {}
             Purpose::Proposal(proposal) => self.proposal_stored(&tp, proposal),
             Purpose::Epoch { leader, registration, reason } => {
-                let deadline = self.now.plus(self.config.leader_election_wait);
-                let work = &mut self.partition_mut(&tp).work;
-                work.begin_epoch(Office::Awaited { registration, deadline });
-                work.epoch_floor = None;
-                self.deadlines.insert((deadline, tp.clone()));
-                let state = self.cluster.partitions[&tp].state.value().expect("it has just been stored");
-                let (leader_epoch, recovery) = (state.leader_epoch, state.recovery);
-                self.note(Note::Elected { partition: tp.clone(), leader, leader_epoch, reason, recovery });
-                self.send_leader_and_isr(&tp);
+                self.epoch_stored(&tp, leader, registration, reason);
             }
+        }
+    }
+
+    fn epoch_stored(
+        &mut self,
+        tp: &TopicPartition,
+        leader: BrokerId,
+        registration: BrokerEpoch,
+        reason: Reason,
+    ) {
+        let deadline = self.now.plus(self.config.leader_election_wait);
+        let partition = self.partition_mut(tp);
+        partition.work.begin_epoch(Office::Awaited { registration, deadline });
+        partition.work.epoch_floor = None;
+        let state = partition.state.value().expect("it has been stored and is known");
+        let (leader_epoch, recovery) = (state.leader_epoch, state.recovery);
+        self.deadlines.insert((deadline, tp.clone()));
+        self.note(Note::Elected { partition: tp.clone(), leader, leader_epoch, reason, recovery });
+        self.send_leader_and_isr(tp);
+    }
+
+    /// An epoch whose answer was lost has been read back: it was stored.
+    pub(crate) fn find_lost_epoch(&mut self, tp: &TopicPartition) {
+        let partition = self.partition_mut(tp);
+        if let Some((state, Purpose::Epoch { leader, registration, reason })) = partition.work.lost.take()
+            && partition.state.value() == Some(&state)
+        {
+            self.epoch_stored(tp, leader, registration, reason);
         }
     }
 
@@ -58,10 +82,18 @@ impl Machine {
         let Some(partition) = self.cluster.partitions.get_mut(tp) else { return };
         let Some(state) = partition.state.value() else { return };
         let Err(rejection) = answer.outcome else { return };
-        // An answer about an earlier epoch, from a follower, or of another registration changes nothing.
+        if state.leader != broker {
+            let ahead = answer.highest_known_epoch.filter(|highest| *highest > state.leader_epoch);
+            if rejection == Rejection::FencedLeaderEpoch && ahead.is_some() {
+                partition.work.epoch_floor = ahead;
+                self.cluster.dirty_partitions.insert(tp.clone());
+            }
+            return;
+        }
+        // An answer about an earlier epoch or of another registration changes nothing.
         let awaited = partition.work.office;
         let Office::Awaited { registration: told, .. } = awaited else { return };
-        if state.leader != broker || state.leader_epoch != answer.leader_epoch || told != registration {
+        if state.leader_epoch != answer.leader_epoch || told != registration {
             return;
         }
         self.cluster.dirty_partitions.insert(tp.clone());

@@ -45,6 +45,7 @@ impl Machine {
             } else if partition.state.is_absent() {
                 self.start(tp);
             } else {
+                self.find_lost_epoch(tp);
                 self.remember_hosts(tp);
                 self.review(tp);
                 self.next_proposal(tp);
@@ -180,8 +181,9 @@ impl Machine {
         match choice {
             Choice::Elected(leader) => {
                 let epoch = self.same_hosts(state, leader, reason);
-                // Refused without having taken office: the same epoch may be offered again, none is burnt (L4).
-                let again = leader == state.leader && matches!(reason, Reason::Refused | Reason::NoAnswer);
+                // Told and silent: the same epoch is offered again, none is burnt (L4). One that refused has noted the
+                // epoch as spent, so it is offered another, after a pause.
+                let again = leader == state.leader && reason == Reason::NoAnswer;
                 let registration = self.cluster.live(leader).map(|live| live.epoch);
                 match registration.filter(|epoch| again && partition.work.refusal(leader, *epoch).is_some()) {
                     Some(registration) if partition.work.epoch_floor.is_none() => {
@@ -297,6 +299,12 @@ impl Machine {
         }
         let partition = &self.cluster.partitions[tp];
         let Some(state) = partition.state.value() else { return };
+        if partition.work.epoch_floor.is_some_and(|floor| floor > state.leader_epoch) {
+            // A follower's history is ahead of `state`: the epoch goes above it.
+            let epoch = self.same_hosts(state, state.leader, Reason::Refused);
+            self.write_epoch(tp, epoch);
+            return;
+        }
         // Without a readable ELR nobody knows whose copy is still needed.
         let movable = !matches!(partition.elr, Read::Bad { .. });
         if let Some(target) = self.target_of(partition).filter(|_| movable) {
@@ -464,6 +472,8 @@ impl Machine {
             .into_iter()
             .filter(|id| !partition.work.left.contains(id))
             .filter_map(|id| Some((id, self.cluster.live(id)?.epoch)))
+            // The full LeaderAndIsr names the partition, and must not bring the copy back.
+            .filter(|(id, epoch)| self.cluster.brokers[id].told_in_full == Some(*epoch))
             .filter(|(id, epoch)| partition.work.stopping.get(id) != Some(epoch))
             .collect();
         for (broker, broker_epoch) in due {
@@ -482,7 +492,8 @@ impl Machine {
         };
         let left: Vec<BrokerId> = partition.work.left.iter().copied().collect();
         let rest = difference(leaving, &left);
-        if partition.work.in_flight.is_some() || rest.len() == leaving.len() {
+        // Before the leader has taken office its take-over write is on its way, and one of the two would fail.
+        if partition.work.in_flight.is_some() || rest.len() == leaving.len() || !office::is_held(partition) {
             return;
         }
         let extra = PartitionExtra { leaving: Some((rest, Some(version))), ..PartitionExtra::default() };

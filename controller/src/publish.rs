@@ -82,7 +82,9 @@ impl Machine {
     }
 
     /// Once per controller and registration, when no election that could change it is in flight.
-    pub(crate) fn send_full_leader_and_isr(&mut self) {
+    /// Whether some were sent.
+    pub(crate) fn send_full_leader_and_isr(&mut self) -> bool {
+        let mut sent = false;
         let due: Vec<(BrokerId, BrokerEpoch)> = self
             .cluster
             .brokers
@@ -108,7 +110,17 @@ impl Machine {
                 known.told_in_full = Some(broker_epoch);
             }
             self.actions.push(Action::FullLeaderAndIsr { broker, broker_epoch, partitions });
+            sent = true;
+            // Now it can be told to delete what it hosted in earlier epochs.
+            let leaves = |tp: &&TopicPartition| {
+                let leaving = &self.cluster.partitions[*tp].leaving;
+                leaving.value().is_some_and(|leaving| leaving.contains(&broker))
+            };
+            let leaving: Vec<TopicPartition> =
+                self.cluster.hosted_by(broker).filter(leaves).cloned().collect();
+            self.cluster.dirty_partitions.extend(leaving);
         }
+        sent
     }
 
     /// Notes what clients must hear about the partition, if it changed.
@@ -134,8 +146,14 @@ impl Machine {
     }
 
     fn metadata_of(&self, tp: &TopicPartition) -> Option<PartitionMetadata> {
-        let (topic_id, _) = self.standing(tp)?;
         let partition = &self.cluster.partitions[tp];
+        let Some((topic_id, _)) = self.standing(tp) else {
+            // Only a topic that is being removed is no more; one whose id is being put back goes on.
+            let topic = self.cluster.topics.get(&tp.topic);
+            let goes = topic.is_none_or(|topic| topic.delete_requested || topic.node.is_absent());
+            return if goes || partition.state.is_absent() { None } else { partition.work.published.clone() };
+        };
+        let known_isr = || partition.work.published.as_ref().map(|known| known.isr.clone());
         let Some(state) = partition.state.value() else {
             // The record is missing or unreadable: an error, and a serving leader goes on.
             if let Some(known) = partition.work.published.as_ref().filter(|known| known.leader_epoch.0 >= 0) {
@@ -159,11 +177,8 @@ impl Machine {
         let target = self.target_of(partition).unwrap_or(&state.target);
         let first: Vec<BrokerId> = target.iter().copied().filter(|id| state.replicas.contains(id)).collect();
         let isr = match &partition.isr {
-            Read::Absent => vec![state.leader],
             Read::Value(isr) => isr.value.clone(),
-            Read::Bad { .. } => {
-                partition.work.published.as_ref().map_or(Vec::new(), |known| known.isr.clone())
-            }
+            Read::Absent | Read::Bad { .. } => known_isr().unwrap_or_else(|| vec![state.leader]),
         };
         Some(PartitionMetadata {
             topic_id,

@@ -85,18 +85,19 @@ impl BrokerQueue {
         self.log_ends.insert(partition);
     }
 
-    /// Takes the next request: copies of ended incarnations go before their successors are made, roles go before
-    /// what clients hear of them.
+    /// Takes the next request. The full one goes first: it names also what the broker shall delete, and must not
+    /// bring it back. Copies of ended incarnations go before their successors are made, roles before what clients hear
+    /// of them.
     pub(crate) fn next(&mut self) -> Option<Outgoing> {
-        if !self.stops.is_empty() {
-            let rest = split_off(&mut self.stops);
-            let stops = std::mem::replace(&mut self.stops, rest);
-            return Some(Outgoing::StopReplicas(stops.into_values().collect()));
-        }
         if self.full {
             self.full = false;
             let partitions = std::mem::take(&mut self.leader_and_isr).into_values().collect();
             return Some(Outgoing::LeaderAndIsr { full: true, partitions });
+        }
+        if !self.stops.is_empty() {
+            let rest = split_off(&mut self.stops);
+            let stops = std::mem::replace(&mut self.stops, rest);
+            return Some(Outgoing::StopReplicas(stops.into_values().collect()));
         }
         if !self.leader_and_isr.is_empty() {
             let rest = split_off(&mut self.leader_and_isr);
