@@ -7,6 +7,7 @@ use zurau_common::config::BrokerConfig;
 use zurau_common::id::BrokerEpoch;
 
 use crate::control::ControlPlane;
+use crate::groups::GroupCoordinator;
 use crate::handlers::FetchSessions;
 use crate::metadata::SharedMetadata;
 use crate::partitions::Partitions;
@@ -27,6 +28,7 @@ pub(crate) struct BrokerContext {
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: FetchSessions,
+    pub(crate) groups: GroupCoordinator,
     pub(crate) zookeeper: SessionSlot,
     /// Value of `/cluster/id`, set before the first registration.
     pub(crate) cluster_id: OnceLock<String>,
@@ -41,6 +43,7 @@ impl BrokerContext {
     ) -> Self {
         Self {
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
+            groups: GroupCoordinator::new(&config.settings),
             topic_configs: TopicConfigs::new(config.clone()),
             config,
             shared,

@@ -22,6 +22,8 @@ mod shared;
 
 mod session;
 
+mod groups;
+
 mod config_changes;
 mod context;
 mod handlers;

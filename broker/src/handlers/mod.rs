@@ -7,19 +7,29 @@ mod api_versions;
 mod control;
 mod create_partitions;
 mod create_topics;
+mod delete_groups;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_groups;
 mod describe_log_dirs;
 mod fetch;
 mod find_coordinator;
+mod group_words;
+mod heartbeat;
 mod init_producer_id;
+mod join_group;
 mod leader_hint;
+mod leave_group;
 mod list_groups;
 mod list_offsets;
 mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
+mod sync_group;
 mod unsupported;
 
 use std::future::Future;
@@ -58,7 +68,14 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::LeaderAndIsr, 7, 7, control::start_leader_and_isr),
     api(ApiKey::StopReplica, 4, 4, control::start_stop_replica),
     api(ApiKey::UpdateMetadata, 8, 8, control::start_update_metadata),
+    api(ApiKey::OffsetCommit, 0, 9, offset_commit::start),
+    api(ApiKey::OffsetFetch, 0, 9, offset_fetch::start),
     api(ApiKey::FindCoordinator, 0, 6, find_coordinator::start),
+    api(ApiKey::JoinGroup, 0, 9, join_group::start),
+    api(ApiKey::Heartbeat, 0, 4, heartbeat::start),
+    api(ApiKey::LeaveGroup, 0, 5, leave_group::start),
+    api(ApiKey::SyncGroup, 0, 5, sync_group::start),
+    api(ApiKey::DescribeGroups, 0, 5, describe_groups::start),
     api(ApiKey::ListGroups, 0, 5, list_groups::start),
     api(ApiKey::ApiVersions, 0, 4, api_versions::start),
     api(ApiKey::CreateTopics, 0, 7, create_topics::start),
@@ -69,7 +86,9 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
     api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
+    api(ApiKey::DeleteGroups, 0, 2, delete_groups::start),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, alter_configs::start_incremental),
+    api(ApiKey::OffsetDelete, 0, 0, offset_delete::start),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
 ];
 

@@ -37,6 +37,10 @@ pub(crate) mod test_batches;
 mod tests;
 
 pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
+pub(crate) use compression::decompress;
+pub(crate) use producers::Marker;
+pub(crate) use records::Records;
+
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
 pub use config::LogConfig;
 pub use directory::{

@@ -121,8 +121,30 @@ impl Partition {
         origin: AppendOrigin,
         now_ms: i64,
     ) -> Result<Appended, ProduceRejection> {
+        self.append_if_leading_in(LeaderEpoch::UNKNOWN, (records, acks, origin), now_ms)
+    }
+
+    /// Appends with acks=all for one of the broker's own coordinators, whose knowledge is of one leader epoch.
+    ///
+    /// # Errors
+    /// As [`Partition::append`]; `FencedLeaderEpoch` if that epoch is over.
+    pub(crate) fn append_in_epoch(
+        self: &Arc<Self>,
+        records: Bytes,
+        leader_epoch: LeaderEpoch,
+        now_ms: i64,
+    ) -> Result<Appended, ProduceRejection> {
+        self.append_if_leading_in(leader_epoch, (records, Acks::All, AppendOrigin::Coordinator), now_ms)
+    }
+
+    fn append_if_leading_in(
+        self: &Arc<Self>,
+        leader_epoch: LeaderEpoch,
+        (records, acks, origin): (Bytes, Acks, AppendOrigin),
+        now_ms: i64,
+    ) -> Result<Appended, ProduceRejection> {
         self.step(|inner, wakes| {
-            let leader_epoch = self.admit(inner, acks)?;
+            let leader_epoch = self.admit(inner, acks, leader_epoch)?;
             let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
             let appended = log.append_with_origin(&records, leader_epoch.0, origin, now_ms);
             let synced = match &appended {
@@ -145,11 +167,11 @@ impl Partition {
     }
 
     /// What is checked before anything is written.
-    fn admit(&self, inner: &Inner, acks: Acks) -> Result<LeaderEpoch, Rejection> {
+    fn admit(&self, inner: &Inner, acks: Acks, leader_epoch: LeaderEpoch) -> Result<LeaderEpoch, Rejection> {
         if let Role::Idle(Some(Rejection::KafkaStorageError)) = inner.replica.role() {
             return Err(Rejection::KafkaStorageError);
         }
-        let leader = inner.replica.leader_in(LeaderEpoch::UNKNOWN)?;
+        let leader = inner.replica.leader_in(leader_epoch)?;
         if !self.may_serve(leader) {
             return Err(Rejection::NotLeaderOrFollower);
         }

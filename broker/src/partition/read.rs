@@ -123,6 +123,12 @@ impl Partition {
         self.shared.holds_lease() || leader.may_serve_without_lease(self.shared.now_ms())
     }
 
+    /// The epoch in which this broker leads, if it may serve at this moment.
+    pub(crate) fn serving_epoch(&self) -> Option<LeaderEpoch> {
+        let inner = self.inner.lock();
+        inner.replica.leader().filter(|leader| self.may_serve(leader)).map(Leader::leader_epoch)
+    }
+
     /// Reads as the leader. A follower's offset is noted as its progress, unless its history diverges.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ const FLUSH_CHECK: Duration = Duration::from_secs(1);
 
 /// Starts all of it; it ends with `stopping`.
 pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &CancellationToken) {
+    data.spawn(crate::groups::run(Arc::clone(context), stopping.clone()));
     let config = &context.config;
     let initial = config.log_initial_task_delay;
     let half_lag = (config.replica_lag_time_max / 2).max(Duration::from_millis(1));

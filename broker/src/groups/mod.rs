@@ -1,0 +1,49 @@
+//! Consumer groups, classic protocol: who reads what, and how far they are.
+//!
+//! Reading order: `records` (what is stored), `request` (what clients ask), `group` (the states of a group) with
+//! `join`, `membership` and `offsets`, and `shard` (all groups of one partition of `__consumer_offsets`): these are
+//! pure, with `outbox`, `timers` and `batch` beside them. Then the shells: `load`, `worker` (owns a shard),
+//! `coordinator` (all shards of this broker), `topic` and `upkeep`.
+
+mod records;
+
+mod request;
+
+mod timers;
+
+mod outbox;
+
+mod group;
+
+mod join;
+
+mod membership;
+
+mod offsets;
+
+mod shard;
+
+mod batch;
+
+mod load;
+
+mod worker;
+
+mod topic;
+
+mod coordinator;
+
+mod upkeep;
+
+pub(crate) use coordinator::GroupCoordinator;
+pub(crate) use records::{GroupId, MemberId};
+pub(crate) use request::{
+    CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, DescribedMember,
+    Description, FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest,
+    JoinedMember, LeaveRequest, LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced,
+};
+pub(crate) use topic::OFFSETS_TOPIC;
+pub(crate) use upkeep::run;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,377 @@
+//! A group's committed offsets: commit, fetch, delete, expiry (KIP-211).
+//!
+//! What a client commits is pending until its record is committed; only then it is fetched (G1). Nothing expires that
+//! a member may still need, or that a record on its way is about to replace (G3).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use zurau_common::id::TopicName;
+use zurau_common::rejection::Rejection;
+
+use super::group::{CONSUMER_PROTOCOL_TYPE, Group, GroupState};
+use super::outbox::{Now, Outbox, Then};
+use super::records::{CommittedOffset, GroupRecord};
+use super::request::{
+    Answer, CommitRequest, CommittedTopic, DeleteOffsetsRequest, FetchRequest, FetchedOffset, FetchedTopic,
+    OffsetToCommit, ReplyId,
+};
+
+type ByPartition<T> = HashMap<TopicName, BTreeMap<i32, T>>;
+
+/// Offsets by partition, and what is on its way into the log.
+#[derive(Debug, Default)]
+pub(crate) struct Offsets {
+    committed: ByPartition<CommittedOffset>,
+    /// Records that were handed over and are not reported yet.
+    pending: ByPartition<usize>,
+    /// Offsets of open transactions by producer id: they count when the transaction commits.
+    in_transactions: BTreeMap<i64, ByPartition<CommittedOffset>>,
+}
+
+impl Offsets {
+    /// Nothing is committed and nothing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.committed.is_empty() && self.pending.is_empty() && self.in_transactions.is_empty()
+    }
+
+    pub(crate) fn get(&self, topic: &str, partition: i32) -> Option<&CommittedOffset> {
+        self.committed.get(topic)?.get(&partition)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TopicName, i32, &CommittedOffset)> {
+        self.committed.iter().flat_map(|(topic, offsets)| {
+            offsets.iter().map(move |(partition, offset)| (topic, *partition, offset))
+        })
+    }
+
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &TopicName> {
+        self.committed.keys()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.committed.values().map(BTreeMap::len).sum()
+    }
+
+    /// A committed record takes effect.
+    pub(crate) fn apply(&mut self, topic: &TopicName, partition: i32, value: Option<&CommittedOffset>) {
+        match value {
+            Some(value) => {
+                if let Some(offsets) = self.committed.get_mut(topic) {
+                    offsets.insert(partition, value.clone());
+                } else {
+                    let offsets = BTreeMap::from([(partition, value.clone())]);
+                    self.committed.insert(Arc::clone(topic), offsets);
+                }
+            }
+            None => remove(&mut self.committed, topic, partition),
+        }
+    }
+
+    /// A record of a transaction is in the log; it takes effect with the transaction's end.
+    pub(crate) fn apply_in_transaction(
+        &mut self,
+        producer_id: i64,
+        topic: &TopicName,
+        partition: i32,
+        value: CommittedOffset,
+    ) {
+        let topics = self.in_transactions.entry(producer_id).or_default();
+        topics.entry(Arc::clone(topic)).or_default().insert(partition, value);
+    }
+
+    pub(crate) fn end_transaction(&mut self, producer_id: i64, commits: bool) {
+        let Some(topics) = self.in_transactions.remove(&producer_id) else { return };
+        if !commits {
+            return;
+        }
+        for (topic, offsets) in &topics {
+            for (partition, value) in offsets {
+                self.apply(topic, *partition, Some(value));
+            }
+        }
+    }
+
+    fn is_in_transaction(&self, topic: &str, partition: i32) -> bool {
+        self.in_transactions
+            .values()
+            .any(|topics| topics.get(topic).is_some_and(|offsets| offsets.contains_key(&partition)))
+    }
+
+    fn is_pending(&self, topic: &str, partition: i32) -> bool {
+        self.pending.get(topic).is_some_and(|offsets| offsets.contains_key(&partition))
+            || self.is_in_transaction(topic, partition)
+    }
+
+    fn begin(&mut self, topic: &TopicName, partition: i32) {
+        *self.pending.entry(Arc::clone(topic)).or_default().entry(partition).or_default() += 1;
+    }
+
+    /// The record was reported, whatever became of it.
+    pub(crate) fn finish(&mut self, topic: &TopicName, partition: i32) {
+        let Some(count) = self.pending.get_mut(topic).and_then(|offsets| offsets.get_mut(&partition)) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            remove(&mut self.pending, topic, partition);
+        }
+    }
+
+    /// Every partition that the log may hold an offset of, committed or on its way, that `wanted` names.
+    fn known(&self, wanted: impl Fn(&TopicName) -> bool) -> Vec<(TopicName, i32)> {
+        let committed = self.committed.iter().map(|(topic, offsets)| (topic, offsets.keys().collect()));
+        let pending = self.pending.iter().map(|(topic, offsets)| (topic, offsets.keys().collect()));
+        let all = committed.chain(pending).filter(|(topic, _)| wanted(topic));
+        let mut known: Vec<(TopicName, i32)> = all
+            .flat_map(|(topic, partitions): (&TopicName, Vec<&i32>)| {
+                partitions.into_iter().map(|partition| (Arc::clone(topic), *partition))
+            })
+            .collect();
+        known.sort();
+        known.dedup();
+        known
+    }
+}
+
+fn remove<T>(offsets: &mut ByPartition<T>, topic: &TopicName, partition: i32) {
+    if let Some(partitions) = offsets.get_mut(topic) {
+        partitions.remove(&partition);
+        if partitions.is_empty() {
+            offsets.remove(topic);
+        }
+    }
+}
+
+impl Group {
+    pub(crate) fn commit(&mut self, now: Now, out: &mut Outbox, request: &CommitRequest, reply: ReplyId) {
+        let refused = self.commit_problem(request);
+        if refused.is_none() && !request.member_id.is_empty() {
+            self.touch(&request.member_id, now, out);
+        }
+        // It knows the generation, so it was told; its rebalance ends with an assignment.
+        let unfinished = self.is(GroupState::CompletingRebalance).then_some(Rejection::RebalanceInProgress);
+        if let Some(rejection) = refused.or(unfinished) {
+            return out.answer(reply, Answer::Commit(request.refused_with(rejection)));
+        }
+        let mut records = Vec::new();
+        let mut answer = Vec::with_capacity(request.topics.len());
+        for (topic, offsets) in &request.topics {
+            let mut partitions = Vec::with_capacity(offsets.len());
+            for offset in offsets {
+                if out.settings.offset_metadata_bytes_max < offset.metadata.len() {
+                    partitions.push((offset.partition, Some(Rejection::OffsetMetadataTooLarge)));
+                    continue;
+                }
+                partitions.push((offset.partition, None));
+                self.offsets.begin(topic, offset.partition);
+                records.push(self.offset_record(topic, offset.partition, Some(value(request, offset, now))));
+            }
+            answer.push((Arc::clone(topic), partitions));
+        }
+        if records.is_empty() {
+            return out.answer(reply, Answer::Commit(answer));
+        }
+        out.write(records, Then::Commit { group: Arc::clone(&self.id), reply, answer });
+    }
+
+    /// Members commit for their generation; anybody commits for a group that has no members (GRP-05).
+    fn commit_problem(&self, request: &CommitRequest) -> Option<Rejection> {
+        let is_member =
+            0 <= request.generation || !request.member_id.is_empty() || request.instance_id.is_some();
+        if self.is(GroupState::Dead) {
+            Some(Rejection::CoordinatorNotAvailable)
+        } else if is_member {
+            self.generation_problem(request.generation, &request.member_id, request.instance_id.as_ref())
+        } else if self.is(GroupState::Empty) {
+            None
+        } else {
+            Some(Rejection::UnknownMemberId)
+        }
+    }
+
+    fn offset_record(
+        &self,
+        topic: &TopicName,
+        partition: i32,
+        value: Option<CommittedOffset>,
+    ) -> GroupRecord {
+        GroupRecord::Offset { group: Arc::clone(&self.id), topic: Arc::clone(topic), partition, value }
+    }
+
+    fn offset_tombstones(&self, partitions: &[(TopicName, i32)]) -> Vec<GroupRecord> {
+        partitions.iter().map(|(topic, partition)| self.offset_record(topic, *partition, None)).collect()
+    }
+
+    pub(crate) fn fetch(&self, request: &FetchRequest) -> Vec<FetchedTopic> {
+        let fetched = |topic: &TopicName, partition: i32| {
+            let found = self.offsets.get(topic, partition);
+            fetched_offset(
+                partition,
+                found,
+                request.require_stable && { self.offsets.is_in_transaction(topic, partition) },
+            )
+        };
+        match &request.topics {
+            Some(topics) => topics
+                .iter()
+                .map(|(topic, partitions)| {
+                    (
+                        Arc::clone(topic),
+                        partitions.iter().map(|partition| fetched(topic, *partition)).collect(),
+                    )
+                })
+                .collect(),
+            None => {
+                let mut topics: Vec<FetchedTopic> = self
+                    .offsets
+                    .committed
+                    .iter()
+                    .map(|(topic, offsets)| {
+                        (
+                            Arc::clone(topic),
+                            offsets.keys().map(|partition| fetched(topic, *partition)).collect(),
+                        )
+                    })
+                    .collect();
+                topics.sort_by(|one, other| one.0.cmp(&other.0));
+                topics
+            }
+        }
+    }
+
+    pub(crate) fn delete_offsets(
+        &mut self,
+        out: &mut Outbox,
+        request: &DeleteOffsetsRequest,
+        reply: ReplyId,
+    ) {
+        let is_consumer_group = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
+        let refused = match self.state {
+            GroupState::Dead => Some(Rejection::GroupIdNotFound),
+            GroupState::Empty => None,
+            _ => (!is_consumer_group).then_some(Rejection::NonEmptyGroup),
+        };
+        if let Some(rejection) = refused {
+            return out.answer(reply, Answer::DeleteOffsets(Err(rejection)));
+        }
+        let mut records = Vec::new();
+        let mut answer: Vec<CommittedTopic> = Vec::with_capacity(request.topics.len());
+        for (topic, partitions) in &request.topics {
+            let subscribed = self.has_subscribed(topic).then_some(Rejection::GroupSubscribedToTopic);
+            for partition in partitions {
+                let is_known = self.offsets.get(topic, *partition).is_some()
+                    || self.offsets.is_pending(topic, *partition);
+                if subscribed.is_none() && is_known {
+                    records.push(self.offset_record(topic, *partition, None));
+                }
+            }
+            let outcomes = partitions.iter().map(|partition| (*partition, subscribed)).collect();
+            answer.push((Arc::clone(topic), outcomes));
+        }
+        if records.is_empty() {
+            return out.answer(reply, Answer::DeleteOffsets(Ok(answer)));
+        }
+        out.write_in_pieces(records, Then::DeleteOffsets { reply, answer });
+    }
+
+    /// Whether a member reads the topic; if their subscriptions cannot be read, any topic may be read.
+    fn has_subscribed(&self, topic: &TopicName) -> bool {
+        !self.members.is_empty()
+            && self.subscribed_topics.as_ref().is_none_or(|topics| topics.contains(topic))
+    }
+
+    /// A topic is gone: offsets of it mean nothing for one that comes later under its name (GRP-07).
+    pub(crate) fn forget_topics(&self, out: &mut Outbox, topics: &[TopicName]) {
+        let partitions = self.offsets.known(|topic| topics.contains(topic));
+        if !partitions.is_empty() {
+            out.write_in_pieces(self.offset_tombstones(&partitions), Then::Nothing);
+        }
+    }
+
+    /// An empty group is removed, with all its offsets. It is dead until that is stored.
+    pub(crate) fn remove(&mut self, now: Now, out: &mut Outbox, reply: Option<ReplyId>, reason: &str) {
+        self.move_to(GroupState::Dead, now, out, reason);
+        let mut records = self.offset_tombstones(&self.offsets.known(|_| true));
+        if 0 < self.generation {
+            records.push(self.tombstone());
+        }
+        let then = Then::Delete { group: Arc::clone(&self.id), reply };
+        out.write_in_pieces(records, then);
+    }
+
+    /// Removes offsets whose time is over, and the group when nothing of it is left.
+    pub(crate) fn expire(&mut self, now: Now, out: &mut Outbox) {
+        if self.is(GroupState::Dead) {
+            return;
+        }
+        let expired = self.expired_offsets(now.wall_ms, out.settings.offsets_retention_ms);
+        let is_over = self.is(GroupState::Empty)
+            && self.pending_members.is_empty()
+            && self.offsets.pending.is_empty()
+            && self.offsets.in_transactions.is_empty()
+            && expired.len() == self.offsets.len();
+        if is_over && (0 < self.generation || !expired.is_empty()) {
+            self.remove(now, out, None, "all its offsets have expired");
+        } else if !expired.is_empty() {
+            out.write_in_pieces(self.offset_tombstones(&expired), Then::Nothing);
+        }
+    }
+
+    fn expired_offsets(&self, now_ms: i64, retention_ms: i64) -> Vec<(TopicName, i32)> {
+        let since: &dyn Fn(&CommittedOffset) -> i64 = match (&self.protocol_type, self.state) {
+            // Offsets that an admin sets after the last member left get their full time too.
+            (Some(_), GroupState::Empty) => {
+                &|offset| offset.commit_time_ms.max(self.state_since_ms.unwrap_or(i64::MIN))
+            }
+            (Some(name), GroupState::Stable) if &**name == CONSUMER_PROTOCOL_TYPE => {
+                &|offset| offset.commit_time_ms
+            }
+            (None, _) => &|offset| offset.commit_time_ms,
+            _ => return Vec::new(),
+        };
+        let is_expired = |offset: &CommittedOffset| match offset.expire_time_ms {
+            Some(expire_time_ms) => expire_time_ms <= now_ms,
+            None => retention_ms <= now_ms.saturating_sub(since(offset)),
+        };
+        self.offsets
+            .iter()
+            .filter(|(topic, partition, offset)| {
+                is_expired(offset)
+                    && !self.has_subscribed(topic)
+                    && !self.offsets.is_pending(topic, *partition)
+            })
+            .map(|(topic, partition, _)| (Arc::clone(topic), partition))
+            .collect()
+    }
+}
+
+fn value(request: &CommitRequest, offset: &OffsetToCommit, now: Now) -> CommittedOffset {
+    CommittedOffset {
+        offset: offset.offset,
+        leader_epoch: offset.leader_epoch,
+        metadata: Arc::clone(&offset.metadata),
+        commit_time_ms: offset.commit_time_ms.unwrap_or(now.wall_ms),
+        expire_time_ms: request.retention_ms.map(|retention_ms| now.wall_ms.saturating_add(retention_ms)),
+    }
+}
+
+fn fetched_offset(partition: i32, found: Option<&CommittedOffset>, is_unstable: bool) -> FetchedOffset {
+    let found = found.filter(|_| !is_unstable);
+    FetchedOffset {
+        partition,
+        offset: found.map_or(-1, |offset| offset.offset),
+        leader_epoch: found.map_or(-1, |offset| offset.leader_epoch),
+        metadata: found.map(|offset| Arc::clone(&offset.metadata)).unwrap_or_default(),
+        rejection: is_unstable.then_some(Rejection::UnstableOffsetCommit),
+    }
+}
+
+/// The answer of a group that has committed nothing.
+pub(crate) fn fetch_nothing(request: &FetchRequest) -> Vec<FetchedTopic> {
+    let nothing = |(topic, partitions): &(TopicName, Vec<i32>)| {
+        let offsets = partitions.iter().map(|partition| fetched_offset(*partition, None, false));
+        (Arc::clone(topic), offsets.collect())
+    };
+    request.topics.iter().flatten().map(nothing).collect()
+}

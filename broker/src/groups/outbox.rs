@@ -1,0 +1,237 @@
+//! What a step of the coordinator leaves behind: answers, writes, timers. The shell carries it out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zurau_common::rejection::Rejection;
+
+use super::group::GroupState;
+use super::records::{GroupId, GroupRecord, MemberId};
+use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced};
+use super::timers::Timers;
+
+/// What an operator sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupSettings {
+    /// `group.min.session.timeout.ms` and `group.max.session.timeout.ms`.
+    pub(crate) session_timeout_min_ms: i32,
+    pub(crate) session_timeout_max_ms: i32,
+    /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members.
+    pub(crate) initial_rebalance_delay_ms: i64,
+    /// `group.max.size`.
+    pub(crate) group_size_max: usize,
+    /// `offset.metadata.max.bytes`.
+    pub(crate) offset_metadata_bytes_max: usize,
+    /// `offsets.retention.minutes`, in milliseconds.
+    pub(crate) offsets_retention_ms: i64,
+    /// `offsets.retention.check.interval.ms`.
+    pub(crate) retention_check_interval_ms: i64,
+}
+
+/// The time of a step, by two clocks: timeouts need one that never goes back, records carry the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Now {
+    pub(crate) elapsed_ms: i64,
+    /// Milliseconds since the epoch.
+    pub(crate) wall_ms: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// Members that have not joined by then are left out.
+    Rebalance(GroupId),
+    /// Members that have not asked for their assignment by then are removed (GRP-02).
+    Sync(GroupId),
+    /// A member that is silent until then is removed.
+    Session(GroupId, MemberId),
+    /// An id was given out and nobody joined with it.
+    Pending(GroupId, MemberId),
+    /// The record of an empty group could not be written; try again.
+    Persist(GroupId),
+    /// Look for expired offsets.
+    Retention,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct WriteId(pub(crate) u64);
+
+/// What became of a write. Writes are reported in the order they were asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteOutcome {
+    Committed,
+    /// Committed, but the ISR is smaller than `min.insync.replicas` by now: the records count, the client is told
+    /// to try again.
+    CommittedBelowMinimum,
+    /// Not in the log, or this broker leads no more and will forget everything.
+    Refused(Rejection),
+}
+
+impl WriteOutcome {
+    pub(crate) fn is_in_log(self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+
+    fn rejection(self) -> Option<Rejection> {
+        match self {
+            Self::Committed => None,
+            Self::CommittedBelowMinimum => Some(Rejection::NotEnoughReplicasAfterAppend),
+            Self::Refused(rejection) => Some(rejection),
+        }
+    }
+
+    /// What clients are told of a write of offsets: codes that every client takes as a reason to look for the
+    /// coordinator and try again, except when the request itself is at fault (GRP-06).
+    pub(crate) fn for_offsets(self) -> Result<(), Rejection> {
+        match self.rejection() {
+            None => Ok(()),
+            Some(rejection) => Err(translate(rejection, Rejection::InvalidCommitOffsetSize)),
+        }
+    }
+
+    /// What clients are told of a write of a group.
+    pub(crate) fn for_group(self) -> Result<(), Rejection> {
+        match self.rejection() {
+            None => Ok(()),
+            Some(rejection) => Err(translate(rejection, Rejection::UnknownServerError)),
+        }
+    }
+}
+
+fn translate(rejection: Rejection, too_large: Rejection) -> Rejection {
+    match rejection {
+        Rejection::NotLeaderOrFollower | Rejection::KafkaStorageError | Rejection::FencedLeaderEpoch => {
+            Rejection::NotCoordinator
+        }
+        Rejection::MessageTooLarge | Rejection::RecordListTooLarge => too_large,
+        _ => Rejection::CoordinatorNotAvailable,
+    }
+}
+
+/// What happens when a write is done.
+#[derive(Debug, Clone)]
+pub(crate) enum Then {
+    Nothing,
+    /// The leader's assignment, for everyone who waits for it.
+    Assign {
+        group: GroupId,
+        assignments: HashMap<MemberId, Bytes>,
+    },
+    /// An empty group; repeated until it is in the log.
+    Empty {
+        group: GroupId,
+        generation: i32,
+    },
+    /// A static member came back with a new id, without a rebalance.
+    Replace(Box<Replacement>),
+    Commit {
+        group: GroupId,
+        reply: ReplyId,
+        answer: Vec<CommittedTopic>,
+    },
+    DeleteOffsets {
+        reply: ReplyId,
+        answer: Vec<CommittedTopic>,
+    },
+    /// The group goes; by a client's wish if somebody waits.
+    Delete {
+        group: GroupId,
+        reply: Option<ReplyId>,
+    },
+}
+
+/// How to undo, or to answer, the return of a static member.
+#[derive(Debug, Clone)]
+pub(crate) struct Replacement {
+    pub(crate) group: GroupId,
+    pub(crate) generation: i32,
+    pub(crate) instance_id: Arc<str>,
+    pub(crate) old_id: MemberId,
+    pub(crate) new_id: MemberId,
+    pub(crate) old_leader: MemberId,
+    pub(crate) old_protocols: Vec<Protocol>,
+    /// Rebalance timeout and session timeout.
+    pub(crate) old_timeouts_ms: (i32, i32),
+    pub(crate) supports_skipping_assignment: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct PendingWrite {
+    pub(crate) records: Arc<Vec<GroupRecord>>,
+    pub(crate) then: Then,
+}
+
+/// What the shell has to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Answer(ReplyId, Answer),
+    /// Append with acks=all, and report.
+    Write(WriteId, Arc<Vec<GroupRecord>>),
+    /// For the log: a group changed its state.
+    Moved {
+        group: GroupId,
+        state: GroupState,
+        generation: i32,
+        members: usize,
+        reason: String,
+    },
+}
+
+/// Records in one write at most, where they can be divided.
+pub(crate) const RECORDS_PER_WRITE: usize = 1_000;
+
+/// Collects what a step leaves behind.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    pub(crate) settings: Arc<GroupSettings>,
+    pub(crate) timers: Timers<Timer>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) writes: HashMap<WriteId, PendingWrite>,
+    last_write: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(settings: Arc<GroupSettings>) -> Self {
+        Self {
+            settings,
+            timers: Timers::default(),
+            effects: Vec::new(),
+            writes: HashMap::new(),
+            last_write: 0,
+        }
+    }
+
+    pub(crate) fn answer(&mut self, reply: ReplyId, answer: Answer) {
+        self.effects.push(Effect::Answer(reply, answer));
+    }
+
+    pub(crate) fn answer_join(&mut self, reply: ReplyId, answer: JoinAnswer) {
+        self.answer(reply, Answer::Join(answer));
+    }
+
+    pub(crate) fn refuse_join(&mut self, reply: ReplyId, rejection: Rejection, member_id: &MemberId) {
+        self.answer_join(reply, JoinAnswer::refused(rejection, Arc::clone(member_id)));
+    }
+
+    pub(crate) fn answer_sync(&mut self, reply: ReplyId, answer: Result<Synced, Rejection>) {
+        self.answer(reply, Answer::Sync(answer));
+    }
+
+    pub(crate) fn write(&mut self, records: Vec<GroupRecord>, then: Then) -> WriteId {
+        self.last_write += 1;
+        let id = WriteId(self.last_write);
+        let records = Arc::new(records);
+        self.effects.push(Effect::Write(id, Arc::clone(&records)));
+        self.writes.insert(id, PendingWrite { records, then });
+        id
+    }
+
+    /// Writes removals in several pieces; `then` follows the last, and with it everything is done.
+    pub(crate) fn write_in_pieces(&mut self, mut records: Vec<GroupRecord>, then: Then) {
+        while RECORDS_PER_WRITE < records.len() {
+            let rest = records.split_off(RECORDS_PER_WRITE);
+            self.write(std::mem::replace(&mut records, rest), Then::Nothing);
+        }
+        self.write(records, then);
+    }
+}

@@ -1,0 +1,436 @@
+//! The coordinator of one partition of `__consumer_offsets`: all groups whose ids fall into it.
+//!
+//! Pure: events in, effects out. It is made empty, fed every record of its partition, and then serves. What it says is
+//! never ahead of the log: offsets, assignments and removals take effect when their write is reported as committed,
+//! in the order of the log, by the same code that replays it (G1).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use zurau_common::id::TopicName;
+use zurau_common::rejection::Rejection;
+
+use super::group::{Group, GroupState, Member};
+use super::offsets::fetch_nothing;
+use super::outbox::{Effect, GroupSettings, Now, Outbox, PendingWrite, Then, Timer, WriteId, WriteOutcome};
+use super::records::{GroupId, GroupRecord, MemberId};
+use super::request::{
+    Answer, CommitRequest, CommittedTopic, DescribedMember, Description, JoinAnswer, JoinRequest,
+    LeaveRequest, Listing, ReplyId, Request,
+};
+
+/// Everything that can happen to a coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Ask {
+        reply: ReplyId,
+        group: GroupId,
+        request: Request,
+    },
+    List {
+        reply: ReplyId,
+    },
+    Written {
+        write: WriteId,
+        outcome: WriteOutcome,
+    },
+    TopicsDeleted(Vec<TopicName>),
+    /// A transaction that has offsets in this partition ended, and its marker is committed.
+    TransactionEnded {
+        producer_id: i64,
+        commits: bool,
+    },
+    /// A deadline has passed.
+    Tick,
+}
+
+/// Time between two attempts to store that a group is empty.
+const PERSIST_RETRY_MS: i64 = 5_000;
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    groups: HashMap<GroupId, Group>,
+    out: Outbox,
+}
+
+impl Shard {
+    pub(crate) fn new(settings: Arc<GroupSettings>) -> Self {
+        Self { groups: HashMap::new(), out: Outbox::new(settings) }
+    }
+
+    /// A record of the log, while the coordinator loads; `producer_id` if it belongs to a transaction.
+    pub(crate) fn replay(&mut self, record: GroupRecord, producer_id: Option<i64>) {
+        match record {
+            GroupRecord::Offset { group, topic, partition, value } => {
+                let entry = self.group(&group);
+                match (producer_id, value) {
+                    (Some(producer_id), Some(value)) => {
+                        entry.offsets.apply_in_transaction(producer_id, &topic, partition, value);
+                    }
+                    (_, value) => entry.offsets.apply(&topic, partition, value.as_ref()),
+                }
+                self.forget_if_blank(&group);
+            }
+            GroupRecord::Group { group, value } => {
+                self.group(&group).restore(value.as_ref());
+                self.forget_if_blank(&group);
+            }
+        }
+    }
+
+    /// A transaction's end in the log, while the coordinator loads.
+    pub(crate) fn replay_transaction_end(&mut self, producer_id: i64, commits: bool) {
+        let mut blank = Vec::new();
+        for group in self.groups.values_mut() {
+            group.offsets.end_transaction(producer_id, commits);
+            if group.is_blank() {
+                blank.push(Arc::clone(&group.id));
+            }
+        }
+        for group in blank {
+            self.groups.remove(&group);
+        }
+    }
+
+    /// The whole log was replayed: members have a session from now on.
+    pub(crate) fn finish_loading(&mut self, now: Now) -> Vec<Effect> {
+        for group in self.groups.values_mut() {
+            let ids: Vec<MemberId> = group.members.keys().cloned().collect();
+            for member_id in &ids {
+                group.touch(member_id, now, &mut self.out);
+            }
+            if self.out.settings.group_size_max < group.members.len() {
+                let reason = "it was loaded with more members than group.max.size";
+                group.prepare_rebalance_if_possible(now, &mut self.out, reason);
+            }
+        }
+        let due_ms = now.elapsed_ms + self.out.settings.retention_check_interval_ms;
+        self.out.timers.set(Timer::Retention, due_ms);
+        std::mem::take(&mut self.out.effects)
+    }
+
+    /// When [`Event::Tick`] is due, by the clock of [`Now::elapsed_ms`].
+    pub(crate) fn next_deadline(&self) -> Option<i64> {
+        self.out.timers.next_deadline()
+    }
+
+    pub(crate) fn step(&mut self, now: Now, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Ask { reply, group, request } => self.ask(now, reply, &group, request),
+            Event::List { reply } => self.list(reply),
+            Event::Written { write, outcome } => self.written(now, write, outcome),
+            Event::TopicsDeleted(topics) => {
+                for group in self.groups.values_mut().filter(|group| !group.is(GroupState::Dead)) {
+                    group.forget_topics(&mut self.out, &topics);
+                }
+            }
+            Event::TransactionEnded { producer_id, commits } => {
+                self.replay_transaction_end(producer_id, commits);
+            }
+            Event::Tick => {}
+        }
+        while let Some(timer) = self.out.timers.take_due(now.elapsed_ms) {
+            self.fire(now, timer);
+        }
+        std::mem::take(&mut self.out.effects)
+    }
+
+    /// This broker coordinates no more: everyone who waits is sent to look for who does.
+    pub(crate) fn abandon(&mut self) -> Vec<Effect> {
+        let not_coordinator = Rejection::NotCoordinator;
+        let out = &mut self.out;
+        for (_, write) in std::mem::take(&mut out.writes) {
+            match write.then {
+                Then::Commit { reply, answer, .. } => {
+                    out.answer(reply, Answer::Commit(with_outcome(answer, Err(not_coordinator))));
+                }
+                Then::DeleteOffsets { reply, .. } => {
+                    out.answer(reply, Answer::DeleteOffsets(Err(not_coordinator)));
+                }
+                Then::Delete { reply: Some(reply), .. } => {
+                    out.answer(reply, Answer::Delete(Err(not_coordinator)));
+                }
+                _ => {}
+            }
+        }
+        for group in self.groups.values_mut() {
+            for (member_id, member) in &mut group.members {
+                if let Some(reply) = member.awaiting_join.take() {
+                    out.refuse_join(reply, not_coordinator, member_id);
+                }
+                if let Some(reply) = member.awaiting_sync.take() {
+                    out.answer_sync(reply, Err(not_coordinator));
+                }
+            }
+        }
+        std::mem::take(&mut self.out.effects)
+    }
+
+    /// The topics that offsets are held of.
+    pub(crate) fn topics(&self) -> Vec<TopicName> {
+        let mut topics: Vec<TopicName> =
+            self.groups.values().flat_map(|group| group.offsets.topics().cloned()).collect();
+        topics.sort();
+        topics.dedup();
+        topics
+    }
+
+    fn group(&mut self, id: &GroupId) -> &mut Group {
+        if !self.groups.contains_key(id) {
+            self.groups.insert(Arc::clone(id), Group::new(Arc::clone(id)));
+        }
+        self.groups.get_mut(id).expect("inserted above")
+    }
+
+    fn forget_if_blank(&mut self, id: &GroupId) {
+        if self.groups.get(id).is_some_and(Group::is_blank) {
+            self.groups.remove(id);
+        }
+    }
+
+    fn ask(&mut self, now: Now, reply: ReplyId, id: &GroupId, request: Request) {
+        if may_create(&request) {
+            self.group(id);
+        }
+        let out = &mut self.out;
+        let Some(group) = self.groups.get_mut(id) else {
+            return out.answer(reply, answer_of_no_group(&request));
+        };
+        match request {
+            Request::Join(request) => {
+                let allowed = out.settings.session_timeout_min_ms..=out.settings.session_timeout_max_ms;
+                if allowed.contains(&request.session_timeout_ms) {
+                    group.join(now, out, request, reply);
+                } else {
+                    out.refuse_join(reply, Rejection::InvalidSessionTimeout, &request.member_id);
+                }
+            }
+            Request::Sync(request) => group.sync(now, out, request, reply),
+            Request::Heartbeat(request) => group.heartbeat(now, out, &request, reply),
+            Request::Leave(request) => group.leave(now, out, &request, reply),
+            Request::Commit(request) => group.commit(now, out, &request, reply),
+            Request::Fetch(request) => {
+                let topics =
+                    if group.is(GroupState::Dead) { fetch_nothing(&request) } else { group.fetch(&request) };
+                out.answer(reply, Answer::Fetch(Ok(topics)));
+            }
+            Request::DeleteOffsets(request) => group.delete_offsets(out, &request, reply),
+            Request::Describe(_) => out.answer(reply, Answer::Describe(Ok(describe(group)))),
+            Request::Delete(_) => match group.state {
+                GroupState::Dead => out.answer(reply, Answer::Delete(Err(Rejection::GroupIdNotFound))),
+                GroupState::Empty => group.remove(now, out, Some(reply), "a client deleted it"),
+                _ => out.answer(reply, Answer::Delete(Err(Rejection::NonEmptyGroup))),
+            },
+        }
+        self.forget_if_blank(id);
+    }
+
+    fn list(&mut self, reply: ReplyId) {
+        let listing = |group: &Group| Listing {
+            group: Arc::clone(&group.id),
+            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            state: group.state.name(),
+        };
+        let mut listings: Vec<Listing> = self.groups.values().map(listing).collect();
+        listings.sort_by(|one, other| one.group.cmp(&other.group));
+        self.out.answer(reply, Answer::List(listings));
+    }
+
+    fn written(&mut self, now: Now, write: WriteId, outcome: WriteOutcome) {
+        let Some(PendingWrite { records, then }) = self.out.writes.remove(&write) else { return };
+        if outcome.is_in_log() {
+            self.apply(&records);
+        }
+        match then {
+            Then::Nothing => {}
+            Then::Assign { group, assignments } => {
+                if let Some(group) = self.groups.get_mut(&group) {
+                    let assigned = (write, assignments);
+                    group.finish_assignment(now, &mut self.out, assigned, outcome.for_group());
+                }
+            }
+            Then::Empty { group, generation } => {
+                let is_current = self
+                    .groups
+                    .get(&group)
+                    .is_some_and(|group| group.is(GroupState::Empty) && group.generation == generation);
+                if !outcome.is_in_log() && is_current {
+                    self.out.timers.set(Timer::Persist(group), now.elapsed_ms + PERSIST_RETRY_MS);
+                }
+            }
+            Then::Replace(replacement) => {
+                if let Some(group) = self.groups.get_mut(&replacement.group) {
+                    group.finish_replacement(now, &mut self.out, &replacement, outcome.for_group());
+                }
+            }
+            Then::Commit { group, reply, answer } => {
+                self.finish_commit(&group, &records);
+                let answer = with_outcome(answer, outcome.for_offsets());
+                self.out.answer(reply, Answer::Commit(answer));
+            }
+            Then::DeleteOffsets { reply, answer } => {
+                let answer = match outcome.for_offsets() {
+                    Ok(()) => Ok(answer),
+                    Err(rejection) => Err(rejection),
+                };
+                self.out.answer(reply, Answer::DeleteOffsets(answer));
+            }
+            Then::Delete { group, reply } => self.finish_removal(now, &group, reply, outcome),
+        }
+        if let Some(group) = records.first().map(GroupRecord::group) {
+            self.forget_if_blank(group);
+        }
+    }
+
+    /// Committed records take effect. A group's own record does not: the group has moved on since it was written, or
+    /// the continuation of the write brings it there.
+    fn apply(&mut self, records: &[GroupRecord]) {
+        for record in records {
+            if let GroupRecord::Offset { group, topic, partition, value } = record {
+                self.group(group).offsets.apply(topic, *partition, value.as_ref());
+            }
+        }
+    }
+
+    fn finish_commit(&mut self, id: &GroupId, records: &[GroupRecord]) {
+        let Some(group) = self.groups.get_mut(id) else { return };
+        for record in records {
+            if let GroupRecord::Offset { topic, partition, .. } = record {
+                group.offsets.finish(topic, *partition);
+            }
+        }
+    }
+
+    fn finish_removal(&mut self, now: Now, id: &GroupId, reply: Option<ReplyId>, outcome: WriteOutcome) {
+        if let Some(group) = self.groups.get_mut(id) {
+            if outcome.is_in_log() {
+                group.restore(None);
+            } else {
+                group.move_to(GroupState::Empty, now, &mut self.out, "its removal could not be stored");
+                if 0 < group.generation {
+                    // An earlier record that says so may have been refused too.
+                    group.persist_empty(&mut self.out);
+                }
+            }
+        }
+        if let Some(reply) = reply {
+            self.out.answer(reply, Answer::Delete(outcome.for_group()));
+        }
+    }
+
+    fn fire(&mut self, now: Now, timer: Timer) {
+        let out = &mut self.out;
+        match timer {
+            Timer::Rebalance(id) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.rebalance_timer_fired(now, out);
+                }
+            }
+            Timer::Sync(id) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.sync_timer_fired(now, out);
+                }
+            }
+            Timer::Session(id, member_id) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.session_timer_fired(now, out, &member_id);
+                }
+            }
+            Timer::Pending(id, member_id) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.pending_timer_fired(now, out, &member_id);
+                }
+                self.forget_if_blank(&id);
+            }
+            Timer::Persist(id) => {
+                if let Some(group) = self.groups.get(&id).filter(|group| group.is(GroupState::Empty)) {
+                    group.persist_empty(out);
+                }
+            }
+            Timer::Retention => {
+                for group in self.groups.values_mut() {
+                    group.expire(now, out);
+                }
+                let due_ms = now.elapsed_ms + out.settings.retention_check_interval_ms;
+                out.timers.set(Timer::Retention, due_ms);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn groups(&self) -> &HashMap<GroupId, Group> {
+        &self.groups
+    }
+
+    /// Whether a group is empty, and that could not be stored yet.
+    #[cfg(test)]
+    pub(crate) fn has_unstored_groups(&self) -> bool {
+        self.groups.keys().any(|id| self.out.timers.is_set(&Timer::Persist(Arc::clone(id))))
+    }
+}
+
+/// A join without an id founds a group, and so does a commit that claims no membership.
+fn may_create(request: &Request) -> bool {
+    match request {
+        Request::Join(request) => request.member_id.is_empty(),
+        Request::Commit(request) => request.generation < 0,
+        _ => false,
+    }
+}
+
+fn answer_of_no_group(request: &Request) -> Answer {
+    let unknown = Rejection::UnknownMemberId;
+    match request {
+        Request::Join(JoinRequest { member_id, .. }) => {
+            Answer::Join(JoinAnswer::refused(unknown, Arc::clone(member_id)))
+        }
+        Request::Sync(_) => Answer::Sync(Err(unknown)),
+        Request::Heartbeat(_) => Answer::Heartbeat(Err(unknown)),
+        Request::Leave(LeaveRequest { members }) => {
+            Answer::Leave(Ok(members.iter().map(|_| Err(unknown)).collect()))
+        }
+        Request::Commit(request) => Answer::Commit(CommitRequest::refused_with(request, {
+            // Of an older generation, or of no group that ever was.
+            Rejection::IllegalGeneration
+        })),
+        Request::Fetch(request) => Answer::Fetch(Ok(fetch_nothing(request))),
+        Request::DeleteOffsets(_) => Answer::DeleteOffsets(Err(Rejection::GroupIdNotFound)),
+        Request::Describe(_) => Answer::Describe(Ok(Description {
+            state: GroupState::Dead.name(),
+            protocol_type: "".into(),
+            protocol: "".into(),
+            members: Vec::new(),
+        })),
+        Request::Delete(_) => Answer::Delete(Err(Rejection::GroupIdNotFound)),
+    }
+}
+
+/// Partitions that were written share the fate of the write; the others keep their own refusal.
+fn with_outcome(mut answer: Vec<CommittedTopic>, outcome: Result<(), Rejection>) -> Vec<CommittedTopic> {
+    if let Err(rejection) = outcome {
+        for (_, partitions) in &mut answer {
+            for (_, refused) in partitions {
+                refused.get_or_insert(rejection);
+            }
+        }
+    }
+    answer
+}
+
+fn describe(group: &Group) -> Description {
+    let protocol = group.protocol.clone().filter(|_| group.is(GroupState::Stable));
+    let described = |(id, member): (&MemberId, &Member)| DescribedMember {
+        member_id: Arc::clone(id),
+        instance_id: member.instance_id.clone(),
+        client_id: Arc::clone(&member.client_id),
+        client_host: Arc::clone(&member.client_host),
+        metadata: protocol.as_ref().map(|protocol| member.metadata(protocol)).unwrap_or_default(),
+        assignment: protocol.as_ref().map(|_| member.assignment.clone()).unwrap_or_default(),
+    };
+    Description {
+        state: group.state.name(),
+        protocol_type: group.protocol_type.clone().unwrap_or_default(),
+        members: group.members.iter().map(described).collect(),
+        protocol: protocol.clone().unwrap_or_default(),
+    }
+}
