@@ -63,13 +63,17 @@ pub struct OffsetCheckpoint {
     path: PathBuf,
     offsets: BTreeMap<TopicPartition, i64>,
     changed: bool,
+    /// The file was there and sound: a partition that it does not name has no offset yet.
+    sound: bool,
 }
 
 impl OffsetCheckpoint {
     /// Reads the file; a damaged one is a warning and counts as empty (LOG-06).
     fn read(path: PathBuf) -> Result<Self, StorageError> {
         let text = read_if_present(&path)?;
-        let offsets = match text.as_deref().map(decode_offsets) {
+        let decoded = text.as_deref().map(decode_offsets);
+        let sound = matches!(decoded, Some(Ok(_)));
+        let offsets = match decoded {
             None => BTreeMap::new(),
             Some(Ok(offsets)) => offsets,
             Some(Err(reason)) => {
@@ -77,7 +81,7 @@ impl OffsetCheckpoint {
                 BTreeMap::new()
             }
         };
-        Ok(Self { path, offsets, changed: false })
+        Ok(Self { path, offsets, changed: false, sound })
     }
 
     pub fn get(&self, partition: &TopicPartition) -> Option<i64> {
@@ -181,7 +185,13 @@ impl LogDirectory {
             ),
         };
         let checkpoints = Checkpoints::read(path)?;
-        Ok(Self { path: path.to_owned(), was_clean, meta, checkpoints, _lock: lock })
+        let mut directory = Self { path: path.to_owned(), was_clean, meta, checkpoints, _lock: lock };
+        if directory.list()?.is_empty() {
+            // From the first partition on, absence from the checkpoint means "nothing synced yet".
+            directory.checkpoints.recovery_points.write()?;
+            directory.checkpoints.recovery_points.sound = true;
+        }
+        Ok(directory)
     }
 
     pub fn path(&self) -> &Path {
@@ -255,9 +265,14 @@ impl LogDirectory {
     pub fn open_mode(&self, partition: &TopicPartition) -> OpenMode {
         OpenMode {
             clean: self.was_clean,
-            recovery_point: self.checkpoints.recovery_points.get(partition).unwrap_or(0),
+            recovery_point: self.recovery_point(partition),
             log_start_offset: self.checkpoints.log_starts.get(partition).unwrap_or(0),
         }
+    }
+
+    fn recovery_point(&self, partition: &TopicPartition) -> i64 {
+        let checkpoint = &self.checkpoints.recovery_points;
+        checkpoint.get(partition).unwrap_or(if checkpoint.sound { 0 } else { -1 })
     }
 
     /// Marks a clean stop. Only after every log was closed and the checkpoints were written; `broker_epoch` is the

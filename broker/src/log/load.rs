@@ -10,11 +10,11 @@
 //! | `.log` with an absent or damaged index | index rebuilt from the batches |
 //! | no `.log` at all | one empty segment at the log start |
 //! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
-//! | the next segment begins too high, not compacted | the end of an unflushed segment is lost; later segments go |
+//! | the next segment begins too high, not compacted, recovery point known | the end of an unflushed segment is lost; later segments go |
 //! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
 //! | other files | left alone |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ const SWAP_SUFFIX: &str = ".swap";
 pub struct OpenMode {
     /// The last stop closed this log: nothing needs to be scanned.
     pub clean: bool,
-    /// Everything below is on disk for sure; 0 when unknown.
+    /// Everything below is on disk for sure; 0 when nothing was ever synced, negative when that is not known.
     pub recovery_point: i64,
     /// Records below were deleted; 0 when unknown.
     pub log_start_offset: i64,
@@ -49,7 +49,7 @@ pub struct OpenMode {
 
 impl OpenMode {
     /// Nothing is known: everything is scanned.
-    pub const UNKNOWN: Self = Self { clean: false, recovery_point: 0, log_start_offset: 0 };
+    pub const UNKNOWN: Self = Self { clean: false, recovery_point: -1, log_start_offset: 0 };
 }
 
 impl PartitionLog {
@@ -88,7 +88,7 @@ impl PartitionLog {
     pub fn open(directory: &Path, config: LogConfig, mode: OpenMode, now_ms: i64) -> Result<Self, LogError> {
         let topic_id = metadata::read_topic_id(&directory.join(PARTITION_METADATA))?;
         settle_interrupted_operations(directory)?;
-        remove_orphaned_indexes(directory)?;
+        let found = Listing::of(directory)?;
         let mut log = Self {
             directory: directory.to_owned(),
             topic_id,
@@ -97,10 +97,10 @@ impl PartitionLog {
             log_start_offset: mode.log_start_offset,
             log_end_offset: 0,
             high_watermark: 0,
-            recovery_point: mode.recovery_point,
+            recovery_point: mode.recovery_point.max(0),
             epochs: LeaderEpochs::default(),
             producers: ProducerStates::default(),
-            last_snapshot_offset: 0,
+            snapshots: found.snapshots,
             unsynced_snapshots: Vec::new(),
             directory_changed: false,
             truncations: 0,
@@ -110,7 +110,7 @@ impl PartitionLog {
             stopped: None,
         };
         let epochs_known = log.load_epochs()?;
-        log.load_segments(mode, now_ms)?;
+        log.load_segments(&found.logs, mode, now_ms)?;
         log.settle_offsets(mode, now_ms)?;
         if !epochs_known {
             log.rebuild_epochs()?;
@@ -148,11 +148,9 @@ impl PartitionLog {
     }
 
     /// Opens all segments in order; rebuilds indexes and recovers what lies after the recovery point.
-    fn load_segments(&mut self, mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
-        let bases: Vec<i64> =
-            list_offsets(&self.directory, LOG_SUFFIX)?.into_iter().map(|(base, _)| base).collect();
+    fn load_segments(&mut self, bases: &[i64], mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
         let unflushed_from = bases.partition_point(|base| *base <= mode.recovery_point).saturating_sub(1);
-        let mut cut = false;
+        let (mut cut, mut producers) = (false, None);
         for (index, base) in bases.iter().copied().enumerate() {
             if cut {
                 self.remove_unreachable(base)?;
@@ -164,9 +162,12 @@ impl PartitionLog {
                 if !sound && !unflushed {
                     warn!(directory = %self.directory.display(), segment = base, "index absent or damaged; rebuilding");
                 }
-                cut = self.recover_segment(&mut segment)?;
+                cut = self.recover_segment(&mut segment, &mut producers)?;
             }
-            if unflushed && let Some(next) = bases.get(index + 1) {
+            if unflushed
+                && mode.recovery_point >= 0
+                && let Some(next) = bases.get(index + 1)
+            {
                 cut |= self.lost_end(&segment, *next)?;
             }
             self.segments.insert(base, segment);
@@ -178,7 +179,8 @@ impl PartitionLog {
     }
 
     /// Whether an unflushed segment lost its end at a batch boundary: the next one then begins too high. In compacted
-    /// topics that is no evidence, since compaction leaves gaps.
+    /// topics that is no evidence, since compaction leaves gaps; nor is it with an unknown recovery point, where a
+    /// topic that once was compacted would lose everything behind its first gap.
     fn lost_end(&self, segment: &Segment, next_base: i64) -> Result<bool, LogError> {
         let end = segment.read_next_offset()?;
         let lost = end != next_base && !self.config.cleanup_policy.compact;
@@ -287,18 +289,6 @@ fn complete_swaps(directory: &Path, swaps: &[PathBuf]) -> Result<(), LogError> {
     Ok(())
 }
 
-fn remove_orphaned_indexes(directory: &Path) -> Result<(), LogError> {
-    for suffix in [INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX] {
-        for (base, path) in list_offsets(directory, suffix)? {
-            if !file_path(directory, base, LOG_SUFFIX).exists() {
-                warn!(path = %path.display(), "removing an index without its log");
-                remove_if_present(&path)?;
-            }
-        }
-    }
-    Ok(())
-}
-
 fn files_of(directory: &Path) -> Result<Vec<PathBuf>, StorageError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).storage("list", directory)? {
@@ -318,15 +308,35 @@ fn offset_of(path: &Path) -> Option<i64> {
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-/// The files `<twenty digits><suffix>` of a directory, by offset.
-pub(crate) fn list_offsets(directory: &Path, suffix: &str) -> Result<Vec<(i64, PathBuf)>, StorageError> {
-    let mut found: Vec<(i64, PathBuf)> = files_of(directory)?
-        .into_iter()
-        .filter_map(|path| {
-            let offset = offset_of(&path)?;
-            (path.file_name()?.to_str()?.get(20..)? == suffix).then_some((offset, path))
-        })
-        .collect();
-    found.sort();
-    Ok(found)
+/// The segments and snapshots of a directory.
+struct Listing {
+    /// Base offsets, ascending.
+    logs: Vec<i64>,
+    snapshots: BTreeSet<i64>,
+}
+
+impl Listing {
+    /// Lists a directory and removes indexes without their log.
+    fn of(directory: &Path) -> Result<Self, LogError> {
+        let mut listing = Self { logs: Vec::new(), snapshots: BTreeSet::new() };
+        let mut indexes = Vec::new();
+        for path in files_of(directory)? {
+            let Some(offset) = offset_of(&path) else { continue };
+            match path.to_str().and_then(|path| path.rsplit_once('.')).map(|(_, suffix)| suffix) {
+                Some("log") => listing.logs.push(offset),
+                Some("snapshot") => {
+                    listing.snapshots.insert(offset);
+                }
+                Some("index" | "timeindex" | "txnindex") => indexes.push((offset, path)),
+                _ => {}
+            }
+        }
+        for (offset, path) in indexes {
+            if listing.logs.binary_search(&offset).is_err() {
+                warn!(path = %path.display(), "removing an index without its log");
+                remove_if_present(&path)?;
+            }
+        }
+        Ok(listing)
+    }
 }

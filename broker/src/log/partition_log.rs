@@ -4,7 +4,7 @@
 //! carried out without the owner's lock. All ends are exclusive ("next offset"):
 //! `log_start_offset <= high_watermark <= log_end_offset`, `recovery_point <= log_end_offset` (R14, L2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 use super::error::{AppendError, LogError, StorageError};
 use super::files::{write_atomically, write_file};
 use super::producers::{Marker, ProducerStates, StoredBatch};
-use super::segment::{SNAPSHOT_SUFFIX, Segment, WriteOutcome, file_path};
+use super::segment::{Segment, WriteOutcome};
 use super::transaction_index::AbortedTransaction;
 use super::validate::{AppendOrigin, LeaderRules, Prepared, prepare_follower_append, prepare_leader_append};
 
@@ -61,7 +61,8 @@ pub struct PartitionLog {
     pub(crate) recovery_point: i64,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) producers: ProducerStates,
-    pub(crate) last_snapshot_offset: i64,
+    /// Offsets at which the directory has a producer snapshot.
+    pub(crate) snapshots: BTreeSet<i64>,
     /// Files that the next flush syncs besides the segments.
     pub(crate) unsynced_snapshots: Vec<PathBuf>,
     /// Files were created, renamed or removed since the directory was last synced.
@@ -338,6 +339,8 @@ impl PartitionLog {
                     last_offset: completed.last_offset,
                     last_stable_offset: self.producers.stable_after(&completed),
                 };
+                // The file may be new; without its name on disk the abort would be forgotten.
+                self.directory_changed |= self.active().transactions.is_empty();
                 if let Err(error) = self.active().transactions.push(&transaction) {
                     // The transaction stays open here, so committed readers never see its records (LOG-09).
                     self.stop(error.to_string());
@@ -406,12 +409,12 @@ impl PartitionLog {
     /// Writes the producer state as of the log end, unless that was done already.
     pub(crate) fn take_snapshot(&mut self) -> Result<(), StorageError> {
         let offset = self.producers.end_offset;
-        if offset <= self.last_snapshot_offset {
+        if offset == 0 || self.snapshots.contains(&offset) {
             return Ok(());
         }
-        let path = file_path(&self.directory, offset, SNAPSHOT_SUFFIX);
+        let path = self.snapshot_path(offset);
         write_file(&path, &self.producers.encode())?;
-        self.last_snapshot_offset = offset;
+        self.snapshots.insert(offset);
         self.unsynced_snapshots.push(path);
         self.directory_changed = true;
         Ok(())

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use super::batch::{BatchHeader, HEADER_BYTES};
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{LogFile, read_if_present, read_up_to, remove_if_present};
+use super::files::{LogFile, read_if_present, read_up_to};
 use super::partition_log::PartitionLog;
 use super::producers::{Marker, ProducerStates};
 use super::scan::{BatchScan, HeaderScan};
@@ -17,9 +17,18 @@ use super::transaction_index::AbortedTransaction;
 impl PartitionLog {
     /// Reads every batch of a segment, rebuilds its indexes and its part of the epoch history, and cuts it before
     /// the first batch that is not valid. Returns whether it was cut. Earlier segments are in place already.
-    pub(crate) fn recover_segment(&mut self, segment: &mut Segment) -> Result<bool, LogError> {
+    /// `carried` is the producer state at the end of the segment recovered before, and then of this one.
+    pub(crate) fn recover_segment(
+        &mut self,
+        segment: &mut Segment,
+        carried: &mut Option<ProducerStates>,
+    ) -> Result<bool, LogError> {
         let file_bytes = segment.size_bytes;
-        let mut producers = self.producers_at(segment.base_offset)?;
+        let mut producers = match carried.take() {
+            Some(producers) if producers.end_offset == segment.base_offset => producers,
+            _ => self.producers_at(segment.base_offset)?,
+        };
+        self.directory_changed = true;
         segment.reset_indexes()?;
         let mut scan = BatchScan::new(&segment.log, 0, file_bytes)?;
         let mut expected = segment.base_offset;
@@ -60,6 +69,7 @@ impl PartitionLog {
         segment.write_indexes(true)?;
         info!(directory = %self.directory.display(), segment = segment.base_offset, bytes = segment.size_bytes,
             log_end = expected, "recovered segment");
+        *carried = Some(producers);
         Ok(cut)
     }
 
@@ -114,14 +124,15 @@ impl PartitionLog {
     /// the first segment when there is none.
     fn latest_snapshot(&mut self, end: i64) -> Result<ProducerStates, LogError> {
         let first_base = self.segments.first_key_value().map_or(end, |(base, _)| *base);
-        for (offset, path) in self.snapshots()?.into_iter().rev().filter(|(offset, _)| *offset <= end) {
+        let candidates: Vec<i64> = self.snapshots.range(..=end).rev().copied().collect();
+        for offset in candidates {
+            let path = self.snapshot_path(offset);
             let decoded = read_if_present(&path)?.and_then(|bytes| ProducerStates::decode(&bytes, offset));
             if let Some(states) = decoded {
-                self.last_snapshot_offset = offset;
                 return Ok(states);
             }
             warn!(path = %path.display(), "producer snapshot is damaged; using an earlier one");
-            remove_if_present(&path)?;
+            self.remove_snapshot(offset)?;
         }
         Ok(ProducerStates::new(first_base))
     }

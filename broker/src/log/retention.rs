@@ -108,6 +108,7 @@ impl PartitionLog {
             file.close();
         }
         self.set_aside(&self.snapshot_path(base), now_ms)?;
+        self.snapshots.remove(&base);
         self.directory_changed = true;
         Ok(())
     }

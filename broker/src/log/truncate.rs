@@ -11,7 +11,8 @@ use super::producers::ProducerStates;
 use super::segment::{SNAPSHOT_SUFFIX, Segment, file_path};
 
 impl PartitionLog {
-    /// Removes every record at or above `offset`. Returns the new log end, which is lower than `offset` when a batch
+    /// Removes every record at or above `offset`. The recovery point may be lower afterwards: the caller writes it to
+    /// its checkpoint before the next append, or a power loss could hide that those records were never synced. Returns the new log end, which is lower than `offset` when a batch
     /// had to go that began below it. The caller makes sure that the truncation is justified (R16).
     pub fn truncate_to(&mut self, offset: i64) -> Result<i64, LogError> {
         assert!(offset >= 0, "truncation to {offset} in {}", self.directory.display());
@@ -82,7 +83,6 @@ impl PartitionLog {
         self.write_epochs()?;
         sync_directory(&self.directory)?;
         self.producers = ProducerStates::new(offset);
-        self.last_snapshot_offset = offset;
         self.log_start_offset = offset;
         self.log_end_offset = offset;
         self.high_watermark = offset;
@@ -109,22 +109,19 @@ impl PartitionLog {
 
     /// Removes producer snapshots whose offset `unwanted` selects.
     pub(crate) fn remove_snapshots(&mut self, unwanted: impl Fn(i64) -> bool) -> Result<(), StorageError> {
-        let mut latest_kept = 0;
-        for (offset, path) in self.snapshots()? {
-            if unwanted(offset) {
-                remove_if_present(&path)?;
-                self.unsynced_snapshots.retain(|unsynced| *unsynced != path);
-            } else {
-                latest_kept = latest_kept.max(offset);
-            }
+        let unwanted: Vec<i64> = self.snapshots.iter().copied().filter(|offset| unwanted(*offset)).collect();
+        for offset in unwanted {
+            self.remove_snapshot(offset)?;
         }
-        self.last_snapshot_offset = self.last_snapshot_offset.min(latest_kept);
         Ok(())
     }
 
-    /// Producer snapshots in the directory, oldest first.
-    pub(crate) fn snapshots(&self) -> Result<Vec<(i64, PathBuf)>, StorageError> {
-        super::load::list_offsets(&self.directory, SNAPSHOT_SUFFIX)
+    pub(crate) fn remove_snapshot(&mut self, offset: i64) -> Result<(), StorageError> {
+        let path = self.snapshot_path(offset);
+        remove_if_present(&path)?;
+        self.snapshots.remove(&offset);
+        self.unsynced_snapshots.retain(|unsynced| *unsynced != path);
+        Ok(())
     }
 
     /// The path of the snapshot at `offset`.

@@ -159,7 +159,7 @@ fn check_broker(path: &Path, expected: &Value, clean: bool) -> usize {
     let partitions = partitions(&directory);
     for (partition, path) in &partitions {
         let mode = directory.open_mode(partition);
-        let mode = if clean { mode } else { OpenMode { recovery_point: 0, ..mode } };
+        let mode = if clean { mode } else { OpenMode { recovery_point: -1, ..mode } };
         let index_interval_bytes = if &*partition.topic == "segments" { 500 } else { 4096 };
         let config = LogConfig { index_interval_bytes, ..LogConfig::default() };
         let mut log = PartitionLog::open(path, config, mode, NOW).unwrap();
