@@ -174,7 +174,7 @@ impl Partition {
     }
 
     /// Takes a changed topic configuration.
-    pub(crate) fn set_config(&self, config: PartitionConfig) {
+    pub(crate) fn set_config(self: &Arc<Self>, config: PartitionConfig) {
         self.step(|inner, wakes| {
             if let Some(log) = &mut inner.log {
                 log.set_config(config.log.clone());
@@ -184,6 +184,7 @@ impl Partition {
             if let Some(leader) = inner.replica.leader_mut() {
                 leader.set_rules(rules);
                 self.settle(inner, wakes);
+                self.propose(inner, wakes);
             }
         });
     }

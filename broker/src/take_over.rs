@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 use zurau_common::assignment::{difference, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, PartitionEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
@@ -196,7 +196,14 @@ async fn look_and_prepare(
             Ok(Found::Decide { stored, delete_leader }) => {
                 prepare(candidate, stored, (own, delete_leader), attempts, done);
             }
-            Ok(Found::InOffice(stored)) => done.push((candidate, Ok(stored))),
+            Ok(Found::InOffice(stored)) if stored.isr.contains(&own) => done.push((candidate, Ok(stored))),
+            Ok(Found::InOffice(stored)) => {
+                error!(
+                    partition = %candidate.order.partition, ?stored,
+                    "the stored ISR lacks its leader; was it written by hand?"
+                );
+                done.push((candidate, Err(Rejection::NotLeaderOrFollower)));
+            }
             Err(rejection) => done.push((candidate, Err(rejection))),
         }
     }

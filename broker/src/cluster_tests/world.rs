@@ -104,7 +104,17 @@ impl World {
     }
 
     pub(super) async fn start_broker(&mut self, number: i32) {
-        let broker = Broker::start(Self::config_of(self.pairs(number))).await.unwrap();
+        let deadline = Instant::now() + DEADLINE;
+        let broker = loop {
+            match Broker::start(Self::config_of(self.pairs(number))).await {
+                Ok(broker) => break broker,
+                // A broker that was dropped gives its directories back a moment later.
+                Err(reason) if format!("{reason:#}").contains("in use") && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(reason) => panic!("{reason:#}"),
+            }
+        };
         self.brokers[number as usize - 1] = Some(broker);
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
@@ -13,6 +13,7 @@ use super::{Inner, Partition};
 use crate::replica::isr::Proposal;
 use crate::replica::leader::Office;
 use crate::replica::{LogFacts, Verdict};
+use crate::shared::PartitionRequest;
 
 /// What became of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +244,15 @@ impl Partition {
             else {
                 return;
             };
+            if !stored.isr.contains(&self.shared.own) {
+                error!(
+                    partition = %self.id, %leader_epoch, ?stored,
+                    "the stored ISR lacks its leader (was it written by hand?): resigning"
+                );
+                wakes.requests.push(PartitionRequest::Resign(Arc::clone(self)));
+                self.leave_roles(inner, wakes, None);
+                return;
+            }
             if stored.partition_epoch == leader.isr().stored().partition_epoch {
                 // Nothing was stored: the same is not proposed again at once.
                 leader.refuse_proposal(self.shared.now_ms());

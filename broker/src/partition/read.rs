@@ -153,8 +153,11 @@ impl Partition {
                     return Err(Rejection::NotLeaderOrFollower);
                 }
                 hold = Some(FetchHold { partition: Arc::clone(self), follower: broker });
+                let complete = leader.is_complete();
                 self.settle(inner, wakes);
-                self.propose(inner, wakes);
+                if !complete {
+                    self.propose(inner, wakes);
+                }
             }
             let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
             let bound = match request.reader {

@@ -74,6 +74,11 @@ impl IsrState {
             || self.lingering != Lingering::default()
     }
 
+    /// Whether nothing is possibly stored that is not known to be.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.lingering == Lingering::default()
+    }
+
     pub(crate) fn propose(&mut self, proposal: Proposal) {
         assert!(self.proposal.is_none(), "two proposals in flight: {:?} and {proposal:?}", self.proposal);
         assert!(!proposal.isr.is_empty(), "an empty ISR was about to be proposed: {proposal:?}");

@@ -183,6 +183,16 @@ impl Leader {
         self.followers.get(&broker)?.broker_epoch()
     }
 
+    /// Whether every host is a stored member and wanted, and nothing else is open: then no fetch changes the ISR.
+    pub(crate) fn is_complete(&self) -> bool {
+        let all = |ids: &[BrokerId]| ids.iter().all(|id| self.isr.stored().isr.contains(id));
+        all(&self.hosts)
+            && self.hosts.iter().all(|id| self.target.contains(id))
+            && self.isr.proposal().is_none()
+            && !self.isr.may_have_elr()
+            && self.isr.is_clear()
+    }
+
     /// The ISR as it should be: lagging and dead members out, non-target members out once the target is in sync
     /// (reassignment step 4), replicas that have caught up in.
     fn wanted_isr(&self, ends: LogEnds, now_ms: u64) -> Vec<BrokerId> {
