@@ -22,7 +22,7 @@ use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::server::Answer;
 
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
-use super::{Call, Reply, Starting, deadline_after};
+use super::{Call, Starting, deadline_after};
 use crate::context::BrokerContext;
 use crate::metadata::{MetadataImage, is_internal};
 use crate::partition::{Acks, Appended, Partition, ProduceRejection};
