@@ -20,8 +20,9 @@ use kafka_protocol::protocol::StrBytes;
 use zurau_common::id::{BrokerId, TopicId, topic_name_problem};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{to_wire_ids, to_wire_topic};
+use zurau_common::wire::server::Answer;
 
-use super::{Call, Starting};
+use super::{Call, Starting, ready};
 use crate::context::BrokerContext;
 use crate::metadata::{MetadataImage, PartitionImage, TopicImage, is_internal};
 
@@ -37,25 +38,26 @@ const CREATION_WAIT: Duration = Duration::from_millis(500);
 const NOT_ASKED: i32 = i32::MIN;
 
 pub(super) fn start(call: Call) -> Starting {
-    let request = match call.decode::<MetadataRequest>() {
-        Ok(request) => request,
-        Err(refused) => return Box::pin(std::future::ready(refused)),
-    };
+    ready(match call.decode::<MetadataRequest>() {
+        Ok(request) => begin(call, request),
+        Err(refused) => refused,
+    })
+}
+
+fn begin(call: Call, request: MetadataRequest) -> Answer {
     let image = call.context.metadata.image();
+    let asker = Asker::new(&call);
     let missing = if call.context.config.auto_create_topics_enable {
-        topics_to_create(&image, &request, call.version())
+        topics_to_create(&image, &request, asker.version)
     } else {
         BTreeSet::new()
     };
     if missing.is_empty() {
-        return call.now(|call, request: MetadataRequest| {
-            let asker = Asker::new(call);
-            answer(&image, &request, &asker, &BTreeMap::new())
-        });
+        return call.reply().now(&answer(&image, &request, &asker, &BTreeMap::new()));
     }
-    call.later(|call, request: MetadataRequest| async move {
+    call.pend(|call| async move {
         let outcomes = auto_create(&call.context, missing).await;
-        answer(&call.context.metadata.image(), &request, &Asker::new(&call), &outcomes)
+        answer(&call.context.metadata.image(), &request, &asker, &outcomes)
     })
 }
 

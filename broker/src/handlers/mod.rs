@@ -161,7 +161,7 @@ impl Call {
             Ok(request) => self.reply().now(&answer(&self, request)),
             Err(refused) => refused,
         };
-        Box::pin(std::future::ready(answer))
+        ready(answer)
     }
 
     /// Answers when the future is done; the next request of the connection starts meanwhile.
@@ -171,16 +171,27 @@ impl Call {
         F: Future<Output = R::Response> + Send + 'static,
     {
         let answer = match self.decode::<R>() {
-            Ok(request) => {
-                let reply = self.reply();
-                let connection = self.connection.clone();
-                let coming = answer(self, request);
-                Answer::Later(Box::pin(async move { reply.later(&coming.await, &connection) }))
-            }
+            Ok(request) => self.pend(|call| answer(call, request)),
             Err(refused) => refused,
         };
-        Box::pin(std::future::ready(answer))
+        ready(answer)
     }
+
+    /// The answer that a future comes to.
+    pub(crate) fn pend<A, F>(self, answer: impl FnOnce(Self) -> F) -> Answer
+    where
+        A: Encodable,
+        F: Future<Output = A> + Send + 'static,
+    {
+        let (reply, connection) = (self.reply(), self.connection.clone());
+        let coming = answer(self);
+        Answer::Later(Box::pin(async move { reply.later(&coming.await, &connection) }))
+    }
+}
+
+/// An answer that is there.
+pub(crate) fn ready(answer: Answer) -> Starting {
+    Box::pin(std::future::ready(answer))
 }
 
 /// What an answer repeats of its request.

@@ -22,7 +22,7 @@ use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::server::Answer;
 
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
-use super::{Call, Starting, deadline_after};
+use super::{Call, Starting, deadline_after, ready};
 use crate::context::BrokerContext;
 use crate::metadata::{MetadataImage, is_internal};
 use crate::partition::{Acks, Appended, Partition, ProduceRejection};
@@ -34,7 +34,7 @@ const ZSTD_FROM: i16 = 7;
 pub(super) fn start(call: Call) -> Starting {
     let request = match call.decode::<ProduceRequest>() {
         Ok(request) => request,
-        Err(refused) => return Box::pin(std::future::ready(refused)),
+        Err(refused) => return ready(refused),
     };
     let answer = match request.acks {
         0 => append_silently(&call, request),
@@ -51,7 +51,7 @@ pub(super) fn start(call: Call) -> Starting {
             call.reply().now(&respond(&outcomes, &image, &call.connection.listener.0, call.version()))
         }
     };
-    Box::pin(std::future::ready(answer))
+    ready(answer)
 }
 
 /// What became of one partition of a request.

@@ -15,7 +15,7 @@ use zurau_common::wire::frame::{encode_response, is_known_version};
 use zurau_common::wire::server::Answer;
 
 use super::control::refuse_version;
-use super::{Call, Starting, api_versions, find};
+use super::{Call, Starting, api_versions, find, ready};
 
 pub(super) fn start(call: Call) -> Starting {
     let known = ApiKey::try_from(call.frame.api_key);
@@ -27,7 +27,7 @@ pub(super) fn start(call: Call) -> Starting {
                 Ok(frame) => Answer::Now(frame.into()),
                 Err(error) => Answer::Close(error.to_string()),
             };
-            Box::pin(std::future::ready(answer))
+            ready(answer)
         }
         Ok(ApiKey::Produce) if is_known_version(ApiKey::Produce, call.version()) => old_produce(call),
         Ok(ApiKey::Fetch) if is_known_version(ApiKey::Fetch, call.version()) => {
@@ -42,7 +42,7 @@ pub(super) fn start(call: Call) -> Starting {
         Ok(ApiKey::UpdateMetadata) if is_known_version(ApiKey::UpdateMetadata, call.version()) => {
             refuse_version::<UpdateMetadataRequest>(call)
         }
-        _ => Box::pin(std::future::ready(Answer::Close(reason(&call)))),
+        _ => ready(Answer::Close(reason(&call))),
     }
 }
 
@@ -58,7 +58,7 @@ fn reason(call: &Call) -> String {
 fn old_produce(call: Call) -> Starting {
     let acks = call.decode::<ProduceRequest>().map(|request| request.acks);
     match acks {
-        Ok(0) => Box::pin(std::future::ready(Answer::Close(reason(&call)))),
+        Ok(0) => ready(Answer::Close(reason(&call))),
         _ => call.now(|_, request: ProduceRequest| refuse_produce(&request)),
     }
 }

@@ -27,7 +27,7 @@ use self::encode::{FetchAnswer, PartitionAnswer, encode};
 pub(crate) use self::session::FetchSessions;
 use self::session::{Fetching, NO_SESSION, PartitionFetch, PartitionKey, SessionRequest, Told};
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
-use super::{Call, Reply, Starting};
+use super::{Call, Reply, Starting, ready};
 use crate::context::BrokerContext;
 use crate::fetch_waiter::FetchWaiter;
 use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
@@ -39,12 +39,15 @@ const ZSTD_FROM: i16 = 10;
 /// First version that names the leader beside an error.
 const LEADER_HINTS_FROM: i16 = 16;
 
+/// Larger answers are read on a thread that may wait for the disk.
+const READ_AT_ONCE_BYTES_MAX: usize = 128 << 10;
+
 pub(super) fn start(call: Call) -> Starting {
     let answer = match call.decode::<FetchRequest>() {
         Ok(request) => begin(call, &request),
         Err(refused) => refused,
     };
-    Box::pin(std::future::ready(answer))
+    ready(answer)
 }
 
 fn begin(call: Call, request: &FetchRequest) -> Answer {
@@ -163,7 +166,22 @@ impl Job {
             // The old answers live until the new ones are there: time in here is not the follower's lag (D5).
             reads = self.read_all();
         }
-        self.answer(reads)
+        self.finish(reads).await
+    }
+
+    /// Small reads come from the page cache, as the end of a log does. A large one may be an old part of the log and
+    /// wait for the disk, and must not hold up a thread that serves others.
+    async fn finish(self, reads: Vec<Read>) -> Frame {
+        let planned: usize = reads.iter().flatten().map(|(_, answer)| answer.plan.len()).sum();
+        if planned <= READ_AT_ONCE_BYTES_MAX {
+            return self.answer(reads);
+        }
+        match tokio::task::spawn_blocking(move || self.answer(reads)).await {
+            Ok(frame) => frame,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The broker is stopping.
+            Err(_) => Frame::default(),
+        }
     }
 
     /// Where the records of each partition are; none is read yet.
