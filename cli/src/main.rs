@@ -1,0 +1,58 @@
+//! `zurau`: the development cluster and the admin's commands.
+
+mod dev;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use zurau_common::process::ServerArguments;
+
+/// Kafka's protocol on Apache ZooKeeper.
+#[derive(Parser)]
+#[command(name = "zurau", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a whole cluster on this machine.
+    Dev(dev::DevArguments),
+    /// A broker of `zurau dev`.
+    #[command(hide = true)]
+    RunBroker(ServerArguments),
+    /// The controller of `zurau dev`.
+    #[command(hide = true)]
+    RunController(ServerArguments),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Dev(arguments) => develop(arguments),
+        Command::RunBroker(arguments) => as_child(|| zurau_broker::run(&arguments)),
+        Command::RunController(arguments) => as_child(|| zurau_controller::run(&arguments)),
+    }
+}
+
+fn develop(arguments: dev::DevArguments) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let outcome =
+        runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(dev::run(arguments)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("zurau dev: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a server that must not outlive the `zurau dev` that started it, even if that one is killed.
+fn as_child(run: impl FnOnce() -> ExitCode) -> ExitCode {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
+        eprintln!("cannot tie this process to its parent: {error}");
+    }
+    run()
+}
