@@ -37,5 +37,5 @@ mod story;
 mod watches;
 
 pub use messages::LOG_END_QUERY;
-pub use process::Controller;
+pub use process::{Controller, run};
 pub use zurau_common::config::ControllerConfig;

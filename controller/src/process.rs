@@ -1,6 +1,7 @@
 //! A controller process: its listener, its ZooKeeper session, and its way in and out of office.
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
-use zurau_common::config::ControllerConfig;
+use zurau_common::config::{ControllerConfig, load_controller};
+use zurau_common::process::{ServerArguments, StopSignals, run_server};
 use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
 use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
 use zurau_common::zk::op::MultiError;
@@ -97,6 +99,30 @@ impl Controller {
             let _ = task.await;
         }
         self.server.shutdown().await;
+    }
+}
+
+/// The controller as a process: from its command line to its exit code (2: wrong configuration).
+pub fn run(arguments: &ServerArguments) -> ExitCode {
+    let config = load_controller(arguments.config.as_deref(), &arguments.overrides);
+    run_server("zurau-controller", config, |config| &config.settings, serve_until_stopped)
+}
+
+async fn serve_until_stopped(config: ControllerConfig, signals: &mut StopSignals) -> anyhow::Result<()> {
+    let controller = tokio::select! {
+        controller = Controller::start(config) => controller?,
+        signal = signals.wait() => {
+            info!("{signal} before the controller was ready");
+            return Ok(());
+        }
+    };
+    tokio::select! {
+        ended = controller.wait() => ended,
+        signal = signals.wait() => {
+            info!("{signal}: giving up the office and stopping");
+            controller.shutdown().await;
+            Ok(())
+        }
     }
 }
 
