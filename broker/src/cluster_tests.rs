@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::StopReplicaRequest;
 use kafka_protocol::messages::stop_replica_request::{StopReplicaPartitionState, StopReplicaTopicState};
-use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
+use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{TAG_TOPIC_ID, TaggedFields, put_topic_id, to_wire_topic};
@@ -286,4 +286,30 @@ async fn without_zookeeper_a_healthy_partition_is_served_and_a_lonely_one_is_not
     let zookeeper = world.broker(1).parts.context.zookeeper.current().unwrap();
     shared.set_lease(zookeeper.lease());
     assert!(partition.append(batch(&BatchSpec::default()), Acks::Leader, 0).is_ok(), "L6: the same epoch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_may_not_fetch_is_refused_and_harms_nobody() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let of = |broker: i32, epoch: i64, offset: i64| ReadRequest {
+        offset,
+        max_bytes: 1 << 20,
+        minimum_one_batch: true,
+        current_leader_epoch: LeaderEpoch(0),
+        last_fetched_epoch: LeaderEpoch::UNKNOWN,
+        reader: Reader::Follower { broker: BrokerId(broker), broker_epoch: Some(BrokerEpoch(epoch)) },
+    };
+    let partition = world.partition(1);
+    assert_eq!(partition.read(&of(9, 5, 0)).err(), Some(Rejection::NotLeaderOrFollower), "no host");
+    assert_eq!(partition.read(&of(3, -1, 0)).err(), Some(Rejection::NotLeaderOrFollower), "F3");
+    assert_eq!(partition.read(&of(3, 99, 5)).err(), Some(Rejection::OffsetOutOfRange));
+    let diverging = ReadRequest { last_fetched_epoch: LeaderEpoch(0), ..of(3, 99, 5) };
+    let end = partition.read(&diverging).unwrap().diverging.unwrap();
+    assert_eq!((end.leader_epoch, end.end_offset), (0, 1));
+    world.produce(1, b'b', Acks::All).await;
+    world.agree(2).await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
 
-use super::{Inner, Partition};
+use super::{Inner, Partition, Wakes};
 use crate::fetch_waiter::FetchWaiter;
 use crate::log::{AbortedTransaction, EpochEnd, PartitionLog, ReadError, ReadPlan, StorageError};
 use crate::replica::leader::Leader;
@@ -78,6 +78,7 @@ pub(crate) struct ReadAnswer {
 struct FetchHold {
     partition: Arc<Partition>,
     follower: BrokerId,
+    fetched_ms: u64,
 }
 
 impl Drop for FetchHold {
@@ -85,7 +86,7 @@ impl Drop for FetchHold {
         let now_ms = self.partition.shared.now_ms();
         let mut inner = self.partition.inner.lock();
         if let Some(leader) = inner.replica.leader_mut() {
-            leader.record_answer(self.follower, now_ms);
+            leader.record_answer(self.follower, self.fetched_ms, now_ms);
         }
     }
 }
@@ -134,7 +135,8 @@ impl Partition {
     /// # Errors
     /// Not the leader, wrong epoch, an offset outside the log, a follower that is no host.
     pub(crate) fn read(self: &Arc<Self>, request: &ReadRequest) -> Result<ReadAnswer, Rejection> {
-        self.step(|inner, wakes| {
+        let fetched_ms = self.shared.now_ms();
+        let answer = self.step(|inner, wakes| {
             let leader_epoch = inner.replica.leader_in(request.current_leader_epoch)?.leader_epoch();
             let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
             if let Some(diverging) = divergence(log, request)? {
@@ -143,44 +145,67 @@ impl Partition {
             if request.offset < log.log_start_offset() || log.log_end_offset() < request.offset {
                 return Err(Rejection::OffsetOutOfRange);
             }
-            let mut hold = None;
             if let Reader::Follower { broker, broker_epoch } = request.reader {
-                let now_ms = self.shared.now_ms();
-                let fetch = FollowerFetch { offset: request.offset, broker_epoch, now_ms };
-                let log_end = log.log_end_offset();
-                let leader = inner.replica.leader_mut().ok_or(Rejection::NotLeaderOrFollower)?;
-                if !leader.record_fetch(broker, fetch, log_end) {
-                    return Err(Rejection::NotLeaderOrFollower);
-                }
-                hold = Some(FetchHold { partition: Arc::clone(self), follower: broker });
-                let complete = leader.is_complete();
-                self.settle(inner, wakes);
-                if !complete {
-                    self.propose(inner, wakes);
-                }
+                let fetch = FollowerFetch { offset: request.offset, broker_epoch, now_ms: fetched_ms };
+                self.note_progress(inner, wakes, broker, fetch)?;
             }
-            let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
-            let bound = match request.reader {
-                Reader::Follower { .. } => log.log_end_offset(),
-                Reader::Consumer { isolation: Isolation::ReadUncommitted } => log.high_watermark(),
-                Reader::Consumer { isolation: Isolation::ReadCommitted } => log.last_stable_offset(),
-            };
-            let plan = log
-                .read_plan(request.offset, request.max_bytes, bound, request.minimum_one_batch)
-                .map_err(|error| match error {
-                    ReadError::OffsetOutOfRange { .. } => Rejection::OffsetOutOfRange,
-                    ReadError::Storage(error) => storage(&error),
-                })?;
-            let aborted = match request.reader {
-                Reader::Consumer { isolation: Isolation::ReadCommitted } => {
-                    let found = log.aborted_transactions(request.offset, bound);
-                    Some(found.map_err(|error| storage(&error))?)
-                }
-                _ => None,
-            };
-            let answer = self.answer(inner, request, plan, (leader_epoch, None));
-            Ok(ReadAnswer { aborted, _hold: hold, ..answer })
-        })
+            self.plan(inner, request, leader_epoch)
+        });
+        if let Reader::Follower { broker, .. } = request.reader {
+            // Made, and on a refusal dropped, outside of the lock that it takes when it is dropped.
+            let hold = FetchHold { partition: Arc::clone(self), follower: broker, fetched_ms };
+            return answer.map(|answer| ReadAnswer { _hold: Some(hold), ..answer });
+        }
+        answer
+    }
+
+    /// Notes how far a follower has come, and what follows from that.
+    fn note_progress(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
+        follower: BrokerId,
+        fetch: FollowerFetch,
+    ) -> Result<(), Rejection> {
+        let log_end = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?.log_end_offset();
+        let leader = inner.replica.leader_mut().ok_or(Rejection::NotLeaderOrFollower)?;
+        if !leader.record_fetch(follower, fetch, log_end) {
+            return Err(Rejection::NotLeaderOrFollower);
+        }
+        let complete = leader.is_complete();
+        self.settle(inner, wakes);
+        if !complete {
+            self.propose(inner, wakes);
+        }
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        inner: &Inner,
+        request: &ReadRequest,
+        leader_epoch: LeaderEpoch,
+    ) -> Result<ReadAnswer, Rejection> {
+        let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+        let bound = match request.reader {
+            Reader::Follower { .. } => log.log_end_offset(),
+            Reader::Consumer { isolation: Isolation::ReadUncommitted } => log.high_watermark(),
+            Reader::Consumer { isolation: Isolation::ReadCommitted } => log.last_stable_offset(),
+        };
+        let plan = log
+            .read_plan(request.offset, request.max_bytes, bound, request.minimum_one_batch)
+            .map_err(|error| match error {
+                ReadError::OffsetOutOfRange { .. } => Rejection::OffsetOutOfRange,
+                ReadError::Storage(error) => storage(&error),
+            })?;
+        let aborted = match request.reader {
+            Reader::Consumer { isolation: Isolation::ReadCommitted } => {
+                let found = log.aborted_transactions(request.offset, bound);
+                Some(found.map_err(|error| storage(&error))?)
+            }
+            _ => None,
+        };
+        Ok(ReadAnswer { aborted, ..self.answer(inner, request, plan, (leader_epoch, None)) })
     }
 
     fn answer(

@@ -124,10 +124,10 @@ impl Leader {
         self.followers.get_mut(&follower).is_some_and(|progress| progress.record_fetch(fetch, log_end))
     }
 
-    /// The follower's fetch has been answered.
-    pub(crate) fn record_answer(&mut self, follower: BrokerId, now_ms: u64) {
+    /// The follower's fetch that came at `fetched_ms` has been answered.
+    pub(crate) fn record_answer(&mut self, follower: BrokerId, fetched_ms: u64, now_ms: u64) {
         if let Some(progress) = self.followers.get_mut(&follower) {
-            progress.record_answer(now_ms);
+            progress.record_answer(fetched_ms, now_ms);
         }
     }
 

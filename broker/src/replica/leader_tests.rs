@@ -47,7 +47,7 @@ fn leader(isr: &[i32], elr: &[i32]) -> Leader {
 fn fetch(leader: &mut Leader, follower: i32, offset: i64, now_ms: u64) {
     let fetch = FollowerFetch { offset, broker_epoch: Some(BrokerEpoch(1)), now_ms };
     assert!(leader.record_fetch(BrokerId(follower), fetch, 100));
-    leader.record_answer(BrokerId(follower), now_ms);
+    leader.record_answer(BrokerId(follower), now_ms, now_ms);
 }
 
 const ENDS: LogEnds = LogEnds { high_watermark: 40, log_end: 100 };
@@ -235,7 +235,7 @@ proptest! {
                     let offset = offset.min(log_end);
                     let fetch = FollowerFetch { offset, broker_epoch: Some(BrokerEpoch(1)), now_ms };
                     leader.record_fetch(BrokerId(id), fetch, log_end);
-                    leader.record_answer(BrokerId(id), now_ms);
+                    leader.record_answer(BrokerId(id), now_ms, now_ms);
                     twin.ends.insert(id, offset);
                 }
                 Step::Tick(ms) => now_ms += ms,

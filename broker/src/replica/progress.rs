@@ -68,9 +68,10 @@ impl Progress {
         true
     }
 
-    /// The leader has answered: from now on time counts against the follower again (D5).
-    pub(crate) fn record_answer(&mut self, now_ms: u64) {
-        if let Some(held_since_ms) = self.held_since_ms.take() {
+    /// The leader has answered the fetch that came at `fetched_ms`: from now on time counts against the follower again
+    /// (D5), unless a later fetch is being answered.
+    pub(crate) fn record_answer(&mut self, fetched_ms: u64, now_ms: u64) {
+        if let Some(held_since_ms) = self.held_since_ms.take_if(|since_ms| *since_ms <= fetched_ms) {
             let held_ms = now_ms.saturating_sub(held_since_ms);
             self.caught_up_ms = self.caught_up_ms.saturating_add(held_ms).min(now_ms);
         }
@@ -132,16 +133,16 @@ mod tests {
         let mut progress = Progress::new(0);
         assert_eq!(progress.log_end(), None);
         progress.record_fetch(fetch(0, 10), 100);
-        progress.record_answer(10);
+        progress.record_answer(10, 10);
         assert!(!progress.is_lagging(100, 30, 30));
         assert!(progress.is_lagging(100, 30, 31), "it never reached 100");
         // It reaches what the leader held at 10; the leader is at 200 by now.
         progress.record_fetch(fetch(100, 50), 200);
-        progress.record_answer(50);
+        progress.record_answer(50, 50);
         assert!(!progress.is_lagging(200, 30, 40));
         assert!(progress.is_lagging(200, 30, 41));
         progress.record_fetch(fetch(200, 60), 200);
-        progress.record_answer(60);
+        progress.record_answer(60, 60);
         assert!(!progress.is_lagging(200, 30, 1_000), "it holds everything");
         assert!(progress.is_lagging(201, 30, 1_000));
     }
@@ -151,7 +152,9 @@ mod tests {
         let mut progress = Progress::new(0);
         progress.record_fetch(fetch(0, 10), 100);
         assert!(!progress.is_lagging(100, 30, 500), "the answer is still being made");
-        progress.record_answer(500);
+        progress.record_answer(9, 400);
+        assert!(!progress.is_lagging(100, 30, 500), "that was the answer to an earlier one");
+        progress.record_answer(10, 500);
         assert!(!progress.is_lagging(100, 30, 520));
         assert!(progress.is_lagging(100, 30, 521), "10 ms before the fetch, 21 after the answer");
     }
