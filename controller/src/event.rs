@@ -9,6 +9,8 @@ use zurau_common::zk::broker::{Address, Endpoints};
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::topic::TopicIdEntry;
 
+use crate::action::StopReplica;
+
 /// Milliseconds of a monotonic clock; only differences mean something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Millis(pub u64);
@@ -250,8 +252,8 @@ pub enum Event {
     ReplicaStopped {
         broker: BrokerId,
         broker_epoch: BrokerEpoch,
-        partition: TopicPartition,
-        topic_id: TopicId,
+        /// What was asked for.
+        stop: StopReplica,
         outcome: Result<(), Rejection>,
     },
     /// The last epoch and the log end of a replica, for an unclean election; `None` when it did not say.

@@ -19,7 +19,7 @@ mod requests;
 mod topics;
 
 #[cfg(test)]
-mod scenarios;
+mod tests;
 
 mod facts;
 mod mirror;

@@ -143,8 +143,8 @@ impl Machine {
                     self.leader_and_isr_answered(broker, broker_epoch, &answer);
                 }
             }
-            Event::ReplicaStopped { broker, broker_epoch, partition, topic_id, outcome } => {
-                self.replica_stopped(broker, broker_epoch, &partition, topic_id, outcome);
+            Event::ReplicaStopped { broker, broker_epoch, stop, outcome } => {
+                self.replica_stopped(broker, broker_epoch, &stop, outcome);
             }
             Event::LogEnd { broker, partition, end } => self.log_end(broker, &partition, end),
             Event::AlterIsr { request, broker, broker_epoch, proposals } => {
@@ -193,6 +193,7 @@ impl Machine {
             Subject::Partition(tp) => {
                 if let Some(known) = self.cluster.partitions.get_mut(&tp) {
                     known.work.stale = false;
+                    self.partition_is_free(&tp.topic);
                     self.cluster.dirty_partitions.insert(tp);
                 }
             }

@@ -62,8 +62,8 @@ pub(crate) struct Work {
     pub(crate) log_ends: Option<LogEnds>,
     /// Why the partition is offline, as last noted.
     pub(crate) offline: Option<String>,
-    /// Replicas that a StopReplica was sent to, in this registration.
-    pub(crate) stopping: BTreeMap<BrokerId, BrokerEpoch>,
+    /// Replicas that a StopReplica was sent to: in which registration, with which leader epoch.
+    pub(crate) stopping: BTreeMap<BrokerId, (BrokerEpoch, LeaderEpoch)>,
     /// Replicas that have deleted their copy and still stand in `leaving`.
     pub(crate) left: BTreeSet<BrokerId>,
     /// Where the incarnation was hosted, and in which epoch, as last seen: needed when its znodes are gone.

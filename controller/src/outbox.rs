@@ -303,8 +303,7 @@ impl Courier {
             self.reply(Reply::Event(Event::ReplicaStopped {
                 broker: self.broker.broker,
                 broker_epoch: self.broker.broker_epoch,
-                partition: stop.partition.clone(),
-                topic_id: stop.topic_id,
+                stop: stop.clone(),
                 outcome,
             }));
         }

@@ -16,6 +16,7 @@ impl Machine {
     pub(crate) fn partition_written(&mut self, pending: PendingPartition, outcome: &WriteOutcome) {
         let tp = pending.fence.partition.clone();
         self.cluster.dirty_partitions.insert(tp.clone());
+        self.partition_is_free(&tp.topic);
         let partition = self.cluster.partitions.entry(tp.clone()).or_default();
         partition.work.in_flight = None;
         let WriteOutcome::Stored { zxid } = outcome else {
@@ -122,13 +123,14 @@ impl Machine {
         &mut self,
         broker: BrokerId,
         registration: BrokerEpoch,
-        tp: &TopicPartition,
-        topic_id: TopicId,
+        stop: &StopReplica,
         outcome: Result<(), Rejection>,
     ) {
-        let current = self.standing(tp).is_some_and(|(current, _)| current == topic_id);
+        let tp = &stop.partition;
+        let current = self.standing(tp).is_some_and(|(current, _)| current == stop.topic_id);
         let Some(partition) = self.cluster.partitions.get_mut(tp).filter(|_| current) else { return };
-        let asked = partition.work.stopping.get(&broker) == Some(&registration);
+        // A late answer, from before the broker hosted the partition again, says nothing about the copy it has now.
+        let asked = partition.work.stopping.get(&broker) == Some(&(registration, stop.leader_epoch));
         let gone =
             matches!(outcome, Ok(()) | Err(Rejection::UnknownTopicOrPartition | Rejection::UnknownTopicId));
         if asked && gone {

@@ -474,10 +474,10 @@ impl Machine {
             .filter_map(|id| Some((id, self.cluster.live(id)?.epoch)))
             // The full LeaderAndIsr names the partition, and must not bring the copy back.
             .filter(|(id, epoch)| self.cluster.brokers[id].told_in_full == Some(*epoch))
-            .filter(|(id, epoch)| partition.work.stopping.get(id) != Some(epoch))
+            .filter(|(id, epoch)| partition.work.stopping.get(id).is_none_or(|(sent, _)| sent != epoch))
             .collect();
         for (broker, broker_epoch) in due {
-            self.partition_mut(tp).work.stopping.insert(broker, broker_epoch);
+            self.partition_mut(tp).work.stopping.insert(broker, (broker_epoch, leader_epoch));
             let stop = StopReplica { partition: tp.clone(), topic_id, leader_epoch };
             self.actions.push(Action::StopReplica { broker, broker_epoch, stop });
         }

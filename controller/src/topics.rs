@@ -4,6 +4,7 @@ use zurau_common::id::{TopicId, TopicName};
 use zurau_common::zk::topic::TopicIdEntry;
 
 use crate::action::{Action, Note, Write};
+use crate::cluster::Topic;
 use crate::event::{Read, Subject, Versioned, WriteOutcome};
 use crate::machine::Machine;
 use crate::pending::{Pending, TopicChange};
@@ -88,7 +89,9 @@ impl Machine {
             }
             // An earlier incarnation ends before the name gets another id.
             (false, [stale, ..]) => self.remove_entry(name, *stale),
-            // What is remembered of the partitions may be of an incarnation that was deleted a moment ago.
+            // What is remembered of a partition under writing is not what stands there; its outcome comes.
+            (true, _) if self.is_busy(name) => {}
+            // What is remembered of the others may be of an incarnation that was deleted a moment ago.
             (true, _) if !fresh => self.read_topic_again(name),
             (true, [topic_id]) => {
                 let topic_id = *topic_id;
@@ -104,6 +107,19 @@ impl Machine {
                 );
                 self.topic_problem(name, Some(why));
             }
+        }
+    }
+
+    fn is_busy(&self, name: &TopicName) -> bool {
+        let mut partitions = self.cluster.partitions_of(name);
+        partitions.any(|(_, partition)| partition.work.in_flight.is_some() || partition.work.stale)
+    }
+
+    /// A topic without id waits for its partitions to be free.
+    pub(crate) fn partition_is_free(&mut self, name: &TopicName) {
+        let unnamed = |topic: &Topic| matches!(topic.node, Read::Value(Versioned { value: None, .. }));
+        if self.cluster.topics.get(name).is_some_and(unnamed) {
+            self.cluster.dirty_topics.insert(name.clone());
         }
     }
 

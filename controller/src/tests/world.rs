@@ -8,6 +8,7 @@ use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Part
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::fence::{Expected, Fence, IsrWrite, PartitionWrite, build};
+use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::znode::Znode;
 
 use super::zookeeper::FakeZooKeeper;
@@ -58,6 +59,10 @@ pub(super) struct World {
     pub(super) metadata: BTreeMap<TopicPartition, PartitionMetadata>,
     pub(super) log: Vec<String>,
     pub(super) next_request: u64,
+    /// Answers of silent brokers, as a patient outbox would get them in the end.
+    pub(super) unanswered: Vec<Event>,
+    /// Every order that was ever sent.
+    pub(super) orders: Vec<(BrokerId, BrokerEpoch, LeaderAndIsr)>,
     pub(super) log_ends: BTreeMap<i32, (LeaderEpoch, i64)>,
 }
 
@@ -90,6 +95,8 @@ impl World {
             metadata: BTreeMap::new(),
             log: Vec::new(),
             next_request: 0,
+            unanswered: Vec::new(),
+            orders: Vec::new(),
             log_ends: BTreeMap::new(),
         };
         world.reload();
@@ -105,10 +112,13 @@ impl World {
         let epoch: i32 = self.zookeeper.text("/controller_epoch").unwrap().parse().unwrap();
         self.zookeeper.put("/controller_epoch", &(epoch + 1).to_string(), 0);
         let version = self.zookeeper.get("/controller_epoch").unwrap().version;
+        // The shell draws another seed for each office.
+        self.config.seed += 1;
         self.machine =
             Machine::new(self.config.clone(), ControllerEpoch(epoch + 1), version, Millis(self.now));
         self.mirror = Mirror::default();
         self.queue.clear();
+        self.unanswered.clear();
         self.metadata.clear();
         (self.deposed, self.deaf) = (false, false);
         self.held = self.held.as_ref().map(|_| Vec::new());
@@ -309,6 +319,7 @@ impl World {
     }
 
     fn order(&mut self, broker: BrokerId, broker_epoch: BrokerEpoch, indent: &str, record: LeaderAndIsr) {
+        self.orders.push((broker, broker_epoch, record.clone()));
         let tp = &record.partition;
         let epoch = record.leader_epoch;
         let mut text = format!("{indent}to {broker}: {tp} epoch {epoch} ");
@@ -392,17 +403,25 @@ impl World {
     }
 
     fn stop_replica(&mut self, broker: BrokerId, broker_epoch: BrokerEpoch, stop: &StopReplica) {
+        self.check_stop(broker, stop);
         let (tp, epoch) = (&stop.partition, stop.leader_epoch);
         self.say(format!("to {broker}: delete {tp} epoch {epoch}"));
         let obeys = self.brokers.get(&broker.0).is_some_and(|sim| sim.mood == Mood::Obey);
-        if obeys {
-            self.queue.push_back(Event::ReplicaStopped {
-                broker,
-                broker_epoch,
-                partition: tp.clone(),
-                topic_id: stop.topic_id,
-                outcome: Ok(()),
-            });
+        let answer = Event::ReplicaStopped { broker, broker_epoch, stop: stop.clone(), outcome: Ok(()) };
+        if obeys { self.queue.push_back(answer) } else { self.unanswered.push(answer) }
+    }
+
+    /// N5, F8: nobody who hosts the living incarnation is told to delete it.
+    fn check_stop(&self, broker: BrokerId, stop: &StopReplica) {
+        let entry = self.zookeeper.get(&Znode::TopicIdEntry(stop.topic_id).path());
+        let state = self.zookeeper.get(&Znode::State(stop.partition.clone()).path());
+        if let (Some(_), Some(state)) = (entry, state)
+            && let Ok(state) = PartitionState::decode(&state.data)
+        {
+            assert!(
+                !state.replicas.contains(&broker),
+                "{broker} hosts what it shall delete: {stop:?} {state:?}"
+            );
         }
     }
 

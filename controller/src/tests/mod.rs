@@ -1,6 +1,7 @@
 //! Stories about the controller as text: commands, then `----`, then what happened. `UPDATE_EXPECT=1` rewrites what
 //! happened; read the difference before keeping it. The files stand in `tests/scenarios`, named by case or attack.
 
+mod random;
 mod world;
 mod zookeeper;
 
