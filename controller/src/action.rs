@@ -42,6 +42,10 @@ pub enum Write {
     RemoveTopic {
         topic: TopicName,
     },
+    /// Takes the wish to delete a topic away: deletion is not allowed.
+    RefuseDeletion {
+        topic: TopicName,
+    },
     /// Puts (or, with `None`, removes) the line that tells an admin why the partition's input was rejected.
     PartitionError {
         partition: TopicPartition,

@@ -94,7 +94,7 @@ impl Machine {
         let empty =
             partition.replicas.is_absent() && partition.state.is_absent() && partition.isr.is_absent();
         let topic = self.cluster.topics.get(&tp.topic)?;
-        if empty || topic.delete_requested {
+        if empty || self.is_deleting(topic) {
             return None;
         }
         if let Some(problem) = &topic.problem {

@@ -26,6 +26,8 @@ pub struct MachineConfig {
     pub leader_election_wait: u64,
     /// `unclean.leader.election.enable`, unless a topic says otherwise.
     pub unclean_election: bool,
+    /// `delete.topic.enable`.
+    pub delete_topics: bool,
     /// `auto.leader.rebalance.enable`.
     pub auto_rebalance: bool,
     /// `leader.imbalance.check.interval.seconds`, in milliseconds.
@@ -399,6 +401,7 @@ mod tests {
             session_timeout: 1,
             leader_election_wait: 1,
             unclean_election: false,
+            delete_topics: true,
             auto_rebalance: false,
             imbalance_check_interval: 1,
             imbalance_percentage: 10,

@@ -52,6 +52,7 @@ impl Key {
                 vec![Self::Complaint(partition.clone())]
             }
             Write::RemoveTopic { .. }
+            | Write::RefuseDeletion { .. }
             | Write::RaiseControllerEpoch { .. }
             | Write::RemovePreferredElection { .. } => Vec::new(),
         }

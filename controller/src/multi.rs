@@ -39,6 +39,9 @@ pub(crate) fn operations(write: &Write, epoch_version: i32) -> Option<Vec<Op>> {
             ops.push(delete(&Znode::TopicIdEntry(*topic_id), *version));
         }
         Write::RemoveTopic { .. } => return None,
+        Write::RefuseDeletion { topic } => {
+            ops.push(Op::Delete { path: Znode::DeleteTopic(topic.clone()).path(), version: None });
+        }
         Write::PartitionError { partition, text, exists } => {
             ops.extend(text_operation(&Znode::PartitionError(partition.clone()), text.as_deref(), *exists));
         }
@@ -191,6 +194,7 @@ mod tests {
             Write::PartitionError { partition: tp.clone(), text, exists: false },
             Write::ReassignmentError { partition: tp, text: None, exists: true },
             Write::RemovePreferredElection { version: 0 },
+            Write::RefuseDeletion { topic: "t".into() },
         ];
         for write in writes {
             let ops = described(&write);

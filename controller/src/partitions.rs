@@ -6,7 +6,7 @@ use zurau_common::zk::fence::{Expected, Fence, PartitionWrite};
 use zurau_common::zk::state::PartitionState;
 
 use crate::action::{Action, Note, PartitionChange, PartitionExtra, Reason, StopReplica, Write};
-use crate::cluster::Partition;
+use crate::cluster::{Partition, Topic};
 use crate::election::{self, Candidates, Choice, Fitness};
 use crate::event::{Read, Subject};
 use crate::machine::Machine;
@@ -30,7 +30,10 @@ struct NextEpoch {
 impl Machine {
     pub(crate) fn step_partition(&mut self, tp: &TopicPartition) {
         self.complain(tp);
-        let Some(partition) = self.cluster.partitions.get(tp) else { return };
+        let Some(partition) = self.cluster.partitions.get(tp) else {
+            self.refuse_proposals(tp);
+            return;
+        };
         if partition.work.in_flight.is_some() || partition.work.stale {
             return;
         }
@@ -42,6 +45,7 @@ impl Machine {
                 self.mark_started(tp);
             } else if started && !readable || unreadable_state {
                 // An error: no start, no election, no stop. A serving leader goes on (F7).
+                self.refuse_proposals(tp);
             } else if partition.state.is_absent() {
                 self.start(tp);
             } else {
@@ -50,6 +54,8 @@ impl Machine {
                 self.review(tp);
                 self.next_proposal(tp);
             }
+        } else {
+            self.refuse_proposals(tp);
         }
         self.publish(tp);
         self.cluster.forget_if_gone(tp);
@@ -59,11 +65,15 @@ impl Machine {
     /// usable id or is being deleted.
     pub(crate) fn standing(&self, tp: &TopicPartition) -> Option<(TopicId, bool)> {
         let topic = self.cluster.topics.get(&tp.topic)?;
-        if topic.delete_requested || topic.problem.is_some() {
+        if self.is_deleting(topic) || topic.problem.is_some() {
             return None;
         }
         let (topic_id, entry, _) = self.cluster.incarnation(&tp.topic)?;
         Some((topic_id, entry.is_started(tp.partition)))
+    }
+
+    pub(crate) fn is_deleting(&self, topic: &Topic) -> bool {
+        topic.delete_requested && self.config.delete_topics
     }
 
     fn mark_started(&mut self, tp: &TopicPartition) {

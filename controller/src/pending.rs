@@ -42,6 +42,7 @@ pub(crate) enum TopicChange {
     EntrySet { topic_id: TopicId, entry: TopicIdEntry, version: i32 },
     EntryRemoved { topic_id: TopicId },
     Removed,
+    DeletionRefused,
 }
 
 impl TopicChange {
@@ -52,7 +53,7 @@ impl TopicChange {
             | Self::EntryCreated { topic_id, .. }
             | Self::EntrySet { topic_id, .. }
             | Self::EntryRemoved { topic_id } => Some(*topic_id),
-            Self::Removed => None,
+            Self::Removed | Self::DeletionRefused => None,
         }
     }
 }

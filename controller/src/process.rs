@@ -230,6 +230,7 @@ impl Life {
                 session_timeout: millis(zookeeper.session_timeout()),
                 leader_election_wait: millis(config.leader_election_wait_time),
                 unclean_election: config.unclean_leader_election_enable,
+                delete_topics: config.delete_topic_enable,
                 auto_rebalance: config.auto_leader_rebalance_enable,
                 imbalance_check_interval: millis(config.leader_imbalance_check_interval),
                 imbalance_percentage: u64::from(config.leader_imbalance_per_broker_percentage),

@@ -142,7 +142,7 @@ impl Machine {
     /// A topic in error, with its leaders serving on: clients are told nothing new.
     fn has_problem(&self, tp: &TopicPartition) -> bool {
         let topic = self.cluster.topics.get(&tp.topic);
-        topic.is_some_and(|topic| topic.problem.is_some() && !topic.delete_requested)
+        topic.is_some_and(|topic| topic.problem.is_some() && !self.is_deleting(topic))
     }
 
     fn metadata_of(&self, tp: &TopicPartition) -> Option<PartitionMetadata> {
@@ -150,7 +150,7 @@ impl Machine {
         let Some((topic_id, _)) = self.standing(tp) else {
             // Only a topic that is being removed is no more; one whose id is being put back goes on.
             let topic = self.cluster.topics.get(&tp.topic);
-            let goes = topic.is_none_or(|topic| topic.delete_requested || topic.node.is_absent());
+            let goes = topic.is_none_or(|topic| self.is_deleting(topic) || topic.node.is_absent());
             return if goes || partition.state.is_absent() { None } else { partition.work.published.clone() };
         };
         let known_isr = || partition.work.published.as_ref().map(|known| known.isr.clone());

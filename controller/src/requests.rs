@@ -125,6 +125,13 @@ impl Machine {
         }
     }
 
+    /// There is nothing that could be changed: the topic ends, or its znodes are in disorder.
+    pub(crate) fn refuse_proposals(&mut self, tp: &TopicPartition) {
+        while let Some(waiting) = self.take_proposal(tp) {
+            self.refuse_proposal(tp, &waiting, Rejection::UnknownTopicOrPartition);
+        }
+    }
+
     fn take_proposal(&mut self, tp: &TopicPartition) -> Option<WaitingProposal> {
         let queue = self.requests.waiting.get_mut(tp)?;
         let first = queue.pop_front();

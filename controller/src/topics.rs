@@ -20,6 +20,7 @@ impl Machine {
         let (deleting, node) = (topic.delete_requested, topic.node.clone());
         let ids = self.cluster.ids_of(name);
         match node {
+            _ if deleting && !self.config.delete_topics => self.refuse_deletion(name),
             _ if deleting => self.delete_topic(name, &node),
             // Removed by hand: only the topic's own node counts (F7). No znode is removed that may be a new topic's.
             Read::Absent => match ids.first() {
@@ -173,6 +174,13 @@ impl Machine {
         self.change_topic(name, write, TopicChange::EntrySet { topic_id, entry: started, version });
     }
 
+    fn refuse_deletion(&mut self, name: &TopicName) {
+        let why = "topics cannot be deleted: delete.topic.enable=false".to_owned();
+        self.note(Note::Rejected { subject: format!("deletion of topic {name}"), why });
+        let write = Write::RefuseDeletion { topic: name.clone() };
+        self.change_topic(name, write, TopicChange::DeletionRefused);
+    }
+
     fn remove_entry(&mut self, name: &TopicName, topic_id: TopicId) {
         let Some(version) = self.cluster.topic_ids.get(&topic_id).and_then(Read::version) else { return };
         let write = Write::RemoveTopicIdEntry { topic_id, version };
@@ -229,6 +237,7 @@ impl Machine {
                 self.learn_entry(*topic_id, Read::Absent);
                 self.stop_incarnation(name, *topic_id);
             }
+            TopicChange::DeletionRefused => self.read_topic_again(name),
             TopicChange::Removed => {
                 self.note(Note::TopicRemoved { topic: name.clone() });
                 self.read_topic_again(name);

@@ -2,6 +2,7 @@
 //! happened; read the difference before keeping it. The files stand in `tests/scenarios`, named by case or attack.
 
 mod random;
+mod scale;
 mod world;
 mod zookeeper;
 
@@ -112,6 +113,10 @@ fn run(world: &mut World, command: &str) {
         }
         ["lose"] => world.lose_next = true,
         ["controller"] => world.new_controller(),
+        ["forbid", "deletion"] => {
+            world.config.delete_topics = false;
+            world.new_controller();
+        }
         ["unclean", "on"] => {
             let config = r#"{"version":1,"config":{"unclean.leader.election.enable":"true"}}"#;
             world.zookeeper.put("/config/brokers/<default>", config, 0);

@@ -72,6 +72,7 @@ impl World {
             session_timeout: 6_000,
             leader_election_wait: 30_000,
             unclean_election: false,
+            delete_topics: true,
             auto_rebalance: false,
             imbalance_check_interval: 300_000,
             imbalance_percentage: 10,
