@@ -32,6 +32,8 @@ pub(crate) const COMPRESSION_MASK: i16 = 0x07;
 pub(crate) const TIMESTAMP_TYPE_MASK: i16 = 0x08;
 const TRANSACTIONAL_MASK: i16 = 0x10;
 const CONTROL_MASK: i16 = 0x20;
+/// The base timestamp is the time from which compaction may drop the batch's tombstones or marker (KIP-534).
+pub(crate) const DELETE_HORIZON_MASK: i16 = 0x40;
 
 /// Why bytes are not a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +172,11 @@ impl BatchHeader {
     /// The broker's append time stands in `max_timestamp` and holds for every record.
     pub fn has_log_append_time(&self) -> bool {
         self.attributes & TIMESTAMP_TYPE_MASK != 0
+    }
+
+    /// From when on, in milliseconds, compaction may drop the batch's tombstones, or the marker it is (KIP-534).
+    pub fn delete_horizon_ms(&self) -> Option<i64> {
+        (self.attributes & DELETE_HORIZON_MASK != 0).then_some(self.base_timestamp)
     }
 
     pub fn has_producer(&self) -> bool {

@@ -1,10 +1,11 @@
 //! Decompression of batch bodies with a limit: a small batch must not make the broker allocate without bound.
+//! Compression in the forms that every client reads.
 
 use std::borrow::Cow;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
-use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
 use thiserror::Error;
 
 /// Largest body that is validated; a batch that expands further is refused.
@@ -19,6 +20,8 @@ const ZSTD: u8 = 4;
 /// Frame that Java and librdkafka put around snappy blocks: magic, version, lowest compatible version.
 const SNAPPY_FRAME_MAGIC: &[u8] = b"\x82SNAPPY\0";
 const SNAPPY_FRAME_HEADER_BYTES: usize = 16;
+/// Plain bytes in one block of a snappy frame, as the Java client writes them.
+const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Error)]
 pub(crate) enum DecompressError {
@@ -33,7 +36,7 @@ fn damaged(error: impl ToString) -> DecompressError {
 }
 
 /// The records of a batch body in plain bytes; no copy when it is not compressed.
-pub(crate) fn decompress(compression: u8, body: &Bytes) -> Result<Cow<'_, [u8]>, DecompressError> {
+pub(crate) fn decompress(compression: u8, body: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(compression, body, DECOMPRESSED_BYTES_MAX)
 }
 
@@ -60,6 +63,48 @@ fn read_limited(reader: impl Read, limit_bytes: usize) -> Result<Vec<u8>, Decomp
         return Err(DecompressError::TooLarge { limit_bytes });
     }
     Ok(plain)
+}
+
+/// Packs the plain records of a batch. `compression` is what [`decompress`] takes.
+///
+/// # Errors
+/// An unknown compression type, or what the library says.
+pub(crate) fn compress(compression: u8, plain: &[u8]) -> io::Result<Vec<u8>> {
+    match compression {
+        NONE => Ok(plain.to_vec()),
+        GZIP => {
+            let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(plain)?;
+            encoder.finish()
+        }
+        SNAPPY => snappy_frame(plain),
+        LZ4 => {
+            // The Java client reads only independent blocks.
+            let mut encoder = lz4::EncoderBuilder::new()
+                .block_mode(lz4::BlockMode::Independent)
+                .block_size(lz4::BlockSize::Max64KB)
+                .checksum(lz4::ContentChecksum::NoChecksum)
+                .build(Vec::new())?;
+            encoder.write_all(plain)?;
+            let (packed, result) = encoder.finish();
+            result.map(|()| packed)
+        }
+        ZSTD => zstd::stream::encode_all(plain, 0),
+        other => Err(io::Error::other(format!("compression type {other}"))),
+    }
+}
+
+fn snappy_frame(plain: &[u8]) -> io::Result<Vec<u8>> {
+    let mut framed = SNAPPY_FRAME_MAGIC.to_vec();
+    for version in [1_u32, 1] {
+        framed.extend_from_slice(&version.to_be_bytes());
+    }
+    for block in plain.chunks(SNAPPY_BLOCK_BYTES) {
+        let packed = snap::raw::Encoder::new().compress_vec(block)?;
+        framed.extend_from_slice(&(packed.len() as u32).to_be_bytes());
+        framed.extend_from_slice(&packed);
+    }
+    Ok(framed)
 }
 
 /// One raw block, or the framed sequence of blocks that most clients write.
@@ -117,6 +162,18 @@ mod tests {
                 "{compression:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_was_packed_is_unpacked() {
+        let plain: Vec<u8> = (0..100_000_u32).flat_map(|n| (n / 7).to_be_bytes()).collect();
+        for compression in [NONE, GZIP, SNAPPY, LZ4, ZSTD] {
+            for part in [&plain[..], &[]] {
+                let packed = compress(compression, part).unwrap();
+                assert_eq!(decompress(compression, &packed).unwrap(), part, "type {compression}");
+            }
+        }
+        assert!(compress(5, &plain).is_err());
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct LogConfig {
     pub min_compaction_lag_ms: i64,
     /// `max.compaction.lag.ms`.
     pub max_compaction_lag_ms: i64,
+    /// `min.cleanable.dirty.ratio` in millionths: the share of uncompacted bytes from which a log is compacted.
+    pub min_cleanable_millionths: u32,
     /// `producer.id.expiration.ms` (broker setting): state of a silent producer is dropped after this time.
     pub producer_id_expiration_ms: i64,
 }
@@ -74,6 +76,7 @@ impl Default for LogConfig {
             delete_retention_ms: 24 * 3_600_000,
             min_compaction_lag_ms: 0,
             max_compaction_lag_ms: i64::MAX,
+            min_cleanable_millionths: 500_000,
             producer_id_expiration_ms: 24 * 3_600_000,
         }
     }
@@ -104,6 +107,7 @@ impl LogConfig {
             delete_retention_ms: millis(topic.delete_retention),
             min_compaction_lag_ms: millis(topic.min_compaction_lag),
             max_compaction_lag_ms: unlimited(topic.max_compaction_lag),
+            min_cleanable_millionths: (topic.min_cleanable_dirty_ratio * 1e6) as u32,
             producer_id_expiration_ms,
         }
     }

@@ -16,11 +16,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use super::cleaner::{CLEANED_SUFFIX, CleanedOffset, SWAP_SUFFIX};
 use super::config::LogConfig;
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
@@ -30,11 +32,9 @@ use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
 use super::producers::ProducerStates;
 use super::retention::DELETED_SUFFIX;
 use super::segment::{
-    INDEX_SUFFIX, LOG_SUFFIX, Segment, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_path,
+    INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX,
+    file_path,
 };
-
-const CLEANED_SUFFIX: &str = ".cleaned";
-const SWAP_SUFFIX: &str = ".swap";
 
 /// What the checkpoints of the log directory say about a log that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,7 @@ impl PartitionLog {
             unflushed_records: 0,
             unflushed_since_ms: None,
             pending_removals: Vec::new(),
+            cleaned: CleanedOffset::default(),
             stopped: None,
         };
         let epochs_known = log.load_epochs()?;
@@ -244,14 +245,18 @@ fn settle_interrupted_operations(directory: &Path) -> Result<(), LogError> {
         }
     }
     let lowest_cleaned = cleaned.iter().filter_map(|path| offset_of(path)).min().unwrap_or(i64::MAX);
-    for path in cleaned {
-        info!(path = %path.display(), "removing the output of an interrupted compaction");
-        remove_if_present(&path)?;
-    }
     let (complete, incomplete): (Vec<_>, Vec<_>) =
         swaps.into_iter().partition(|path| offset_of(path).is_some_and(|base| base < lowest_cleaned));
-    for path in incomplete {
-        info!(path = %path.display(), "removing an incomplete compaction result; the originals stand");
+    if !incomplete.is_empty() {
+        for path in incomplete {
+            info!(path = %path.display(), "removing an incomplete compaction result; the originals stand");
+            remove_if_present(&path)?;
+        }
+        // Without the `.cleaned` files, which go next, they would look complete.
+        sync_directory(directory)?;
+    }
+    for path in cleaned {
+        info!(path = %path.display(), "removing the output of an interrupted compaction");
         remove_if_present(&path)?;
     }
     complete_swaps(directory, &complete)
@@ -262,22 +267,12 @@ fn complete_swaps(directory: &Path, swaps: &[PathBuf]) -> Result<(), LogError> {
     if swaps.is_empty() {
         return Ok(());
     }
-    let mut range: Option<(i64, i64)> = None;
+    // Each by itself: what lies between two may have its final name already.
     for path in swaps.iter().filter(|path| path.to_string_lossy().ends_with(".log.swap")) {
         let Some(base) = offset_of(path) else { continue };
         let end = super::recover::next_offset_of_file(path, base)?;
-        let (low, high) = range.unwrap_or((base, end));
-        range = Some((low.min(base), high.max(end)));
-    }
-    if let Some((low, high)) = range {
-        for path in files_of(directory)? {
-            let replaced = offset_of(&path).is_some_and(|base| base >= low && base < high)
-                && !path.to_string_lossy().ends_with(SWAP_SUFFIX);
-            if replaced {
-                info!(path = %path.display(), "removing a file that compaction had replaced");
-                remove_if_present(&path)?;
-            }
-        }
+        remove_replaced(directory, base..end)?;
+        remove_inner_snapshots(directory, base..end)?;
     }
     sync_directory(directory)?;
     for path in swaps {
@@ -287,6 +282,36 @@ fn complete_swaps(directory: &Path, swaps: &[PathBuf]) -> Result<(), LogError> {
     }
     sync_directory(directory)?;
     Ok(())
+}
+
+fn remove_replaced(directory: &Path, offsets: Range<i64>) -> Result<(), LogError> {
+    for path in files_of(directory)? {
+        if is_segment_file(&path) && offset_of(&path).is_some_and(|base| offsets.contains(&base)) {
+            info!(path = %path.display(), "removing a file that compaction had replaced");
+            remove_if_present(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Producer snapshots that were taken where replaced segments began, but not the latest of all.
+fn remove_inner_snapshots(directory: &Path, offsets: Range<i64>) -> Result<(), LogError> {
+    let mut snapshots = list_offsets(directory, SNAPSHOT_SUFFIX)?;
+    snapshots.pop();
+    for (offset, path) in snapshots {
+        if offset > offsets.start && offset < offsets.end {
+            remove_if_present(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Log or index of a segment in place. Producer snapshots are not among them: what they say stays true (CMP-04).
+fn is_segment_file(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    [LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX]
+        .iter()
+        .any(|suffix| name.ends_with(suffix))
 }
 
 fn files_of(directory: &Path) -> Result<Vec<PathBuf>, StorageError> {

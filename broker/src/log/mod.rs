@@ -6,6 +6,7 @@
 
 mod batch;
 mod checkpoint;
+pub(crate) mod cleaner;
 mod compression;
 mod config;
 mod directory;
@@ -42,6 +43,7 @@ pub(crate) use producers::Marker;
 pub(crate) use records::Records;
 
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
+pub use cleaner::{CleaningReport, CleaningSettings, compact_once};
 pub use config::LogConfig;
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use zurau_common::config::TimestampType;
 
 use super::batch::{BatchHeader, HEADER_BYTES};
+use super::cleaner::CleanedOffset;
 use super::config::LogConfig;
 use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 use super::error::{AppendError, LogError, StorageError};
@@ -73,6 +74,7 @@ pub struct PartitionLog {
     /// When the oldest unflushed record was appended.
     pub(crate) unflushed_since_ms: Option<i64>,
     pub(crate) pending_removals: Vec<PendingRemoval>,
+    pub(crate) cleaned: CleanedOffset,
     pub(crate) stopped: Option<String>,
 }
 
@@ -382,7 +384,11 @@ impl PartitionLog {
 
     /// `segment.ms` less a jitter that differs from segment to segment, the same at every call.
     fn roll_after_ms(&mut self) -> i64 {
-        let (segment_ms, jitter_ms) = (self.config.segment_ms, self.config.segment_jitter_ms);
+        // The active segment is never compacted, so it must not hold a record longer than compaction may wait.
+        let compact = self.config.cleanup_policy.compact;
+        let lag_max_ms = if compact { self.config.max_compaction_lag_ms } else { i64::MAX };
+        let segment_ms = self.config.segment_ms.min(lag_max_ms);
+        let jitter_ms = self.config.segment_jitter_ms;
         if jitter_ms <= 0 {
             return segment_ms;
         }

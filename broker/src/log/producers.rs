@@ -317,6 +317,14 @@ impl ProducerStates {
         });
     }
 
+    /// Epoch and last offset of the last data batch of every producer; without an offset when only a marker of that
+    /// epoch is known. Compaction keeps these batches (C4).
+    pub(crate) fn last_batches(&self) -> HashMap<i64, (i16, Option<i64>)> {
+        let last =
+            |entry: &ProducerEntry| (entry.producer_epoch, entry.last_batch().map(|batch| batch.last_offset));
+        self.producers.iter().map(|(producer_id, entry)| (*producer_id, last(entry))).collect()
+    }
+
     /// Bytes of a `.snapshot` file, version 1.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = (self.producers.len() as i32).to_be_bytes().to_vec();

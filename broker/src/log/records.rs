@@ -9,6 +9,11 @@ pub(crate) struct RecordView<'a> {
     pub(crate) offset_delta: i32,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
+    /// The whole record, its length in front included.
+    pub(crate) bytes: &'a [u8],
+    /// What follows the timestamp delta: offset delta, key, value, headers.
+    pub(crate) rest: &'a [u8],
+    pub(crate) attributes: u8,
     header_count: usize,
     header_bytes: &'a [u8],
 }
@@ -83,10 +88,13 @@ impl<'a> Records<'a> {
     }
 
     fn record(&mut self) -> Option<RecordView<'a>> {
+        let from = self.reader.0;
         let length = usize::try_from(self.reader.varint()?).ok()?;
         let mut body = Reader(self.reader.take(length)?);
-        body.byte()?;
+        let bytes = &from[..from.len() - self.reader.0.len()];
+        let attributes = body.byte()?;
         let timestamp_delta = body.varlong()?;
+        let rest = body.0;
         let offset_delta = body.varint()?;
         let key = body.nullable()?;
         let value = body.nullable()?;
@@ -96,7 +104,17 @@ impl<'a> Records<'a> {
             body.nullable()??;
             body.nullable()?;
         }
-        let view = RecordView { timestamp_delta, offset_delta, key, value, header_count, header_bytes };
+        let view = RecordView {
+            timestamp_delta,
+            offset_delta,
+            key,
+            value,
+            bytes,
+            rest,
+            attributes,
+            header_count,
+            header_bytes,
+        };
         body.0.is_empty().then_some(view)
     }
 }
@@ -138,15 +156,15 @@ mod tests {
     fn walks_what_the_encoder_wrote() {
         let bytes = batch(&BatchSpec { records: 3, value_bytes: 4, ..BatchSpec::default() });
         let records: Vec<_> = Records::new(&bytes[HEADER_BYTES..], 3).map(Result::unwrap).collect();
-        let view = |index: i32| RecordView {
-            timestamp_delta: i64::from(index),
-            offset_delta: index,
-            key: Some(&b"k"[..]),
-            value: Some(&b"vvvv"[..]),
-            header_count: 0,
-            header_bytes: &[],
-        };
-        assert_eq!(records, [view(0), view(1), view(2)]);
+        for (index, record) in records.iter().enumerate() {
+            assert_eq!((record.timestamp_delta, record.offset_delta), (index as i64, index as i32));
+            assert_eq!((record.key, record.value), (Some(&b"k"[..]), Some(&b"vvvv"[..])));
+            assert_eq!(record.headers().count(), 0);
+        }
+        assert_eq!(
+            records.iter().map(|record| record.bytes).collect::<Vec<_>>().concat(),
+            bytes[HEADER_BYTES..]
+        );
         assert_eq!(Records::new(&bytes[HEADER_BYTES..], 2).last(), Some(Err(Malformed)), "bytes left over");
         assert_eq!(
             Records::new(&bytes[HEADER_BYTES..], 4).last(),

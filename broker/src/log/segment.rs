@@ -88,14 +88,27 @@ impl Segment {
         config: &LogConfig,
         now_ms: i64,
     ) -> Result<Self, StorageError> {
-        let log = LogFile::new(file_path(directory, base_offset, LOG_SUFFIX));
-        log.create()?;
+        let segment = Self::create_with_suffix(directory, base_offset, "", config, now_ms)?;
         if config.preallocate {
-            preallocate(&log, config.segment_bytes)?;
+            preallocate(&segment.log, config.segment_bytes)?;
         }
-        let transactions = file_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX);
-        let index = file_path(directory, base_offset, INDEX_SUFFIX);
-        let time_index = file_path(directory, base_offset, TIME_INDEX_SUFFIX);
+        Ok(segment)
+    }
+
+    /// As [`Segment::create`], every file name with `suffix` behind it.
+    pub(crate) fn create_with_suffix(
+        directory: &Path,
+        base_offset: i64,
+        suffix: &str,
+        config: &LogConfig,
+        now_ms: i64,
+    ) -> Result<Self, StorageError> {
+        let path = |kind: &str| file_path(directory, base_offset, &format!("{kind}{suffix}"));
+        let log = LogFile::new(path(LOG_SUFFIX));
+        log.create()?;
+        let transactions = path(TRANSACTION_INDEX_SUFFIX);
+        let index = path(INDEX_SUFFIX);
+        let time_index = path(TIME_INDEX_SUFFIX);
         Ok(Self {
             base_offset,
             log,

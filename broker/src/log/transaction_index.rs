@@ -47,7 +47,7 @@ impl AbortedTransaction {
 }
 
 /// The transaction index of one segment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TransactionIndex {
     file: Arc<LogFile>,
     entries: u64,

@@ -27,6 +27,9 @@ impl PartitionLog {
             self.truncate_fully_and_start_at(offset)?;
             return Ok(offset);
         }
+        let holding = self.segments.range(..=offset).next_back().map(|(_, segment)| segment.find(offset));
+        let cut = holding.transpose()?.flatten().map_or(offset, |batch| batch.base_offset.min(offset));
+        self.lower_cleaned_offset(cut)?;
         info!(directory = %self.directory.display(), from = self.log_end_offset, to = offset, "truncating the log");
         // From the newest on, so that a crash in between leaves a log without a hole.
         let mut new_end = offset;
@@ -71,6 +74,7 @@ impl PartitionLog {
         assert!(offset >= 0, "truncation to {offset} in {}", self.directory.display());
         info!(directory = %self.directory.display(), from = self.log_start_offset, to = self.log_end_offset,
             offset, "dropping the whole log");
+        self.lower_cleaned_offset(offset)?;
         self.truncations += 1;
         while let Some((_, segment)) = self.segments.pop_last() {
             remove_segment_files(&segment)?;
