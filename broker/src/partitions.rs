@@ -1,5 +1,7 @@
 //! Every partition of this broker, by name and by topic id, in shards so that requests do not meet at one lock.
 
+mod cleaning;
+
 mod load;
 
 mod upkeep;
@@ -20,6 +22,8 @@ use crate::partition::{Partition, PartitionConfig};
 use crate::shared::{Shared, wall_clock_ms};
 
 const SHARDS: usize = 16;
+
+pub(crate) use cleaning::start_cleaner;
 
 type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;
 type ById = HashMap<TopicId, BTreeMap<i32, Arc<Partition>>>;
@@ -174,6 +178,7 @@ impl Partitions {
         let config = self.config_of(&id.topic);
         let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
             .with_context(|| format!("the log of {id} cannot be created in {}", path.display()))?;
+        self.forget_cleaned_offset(index, id)?;
         info!(partition = %id, %topic_id, directory = %path.display(), "log created");
         let partition = Partition::new(Arc::clone(&self.shared), id.clone(), topic_id, (index, log), config);
         self.insert(Arc::clone(&partition));

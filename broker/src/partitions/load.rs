@@ -96,10 +96,11 @@ impl Partitions {
     }
 
     fn open_log(&self, job: &Job) -> anyhow::Result<Option<(Arc<Partition>, bool)>> {
-        let (mode, checkpointed) = {
+        let (mode, checkpointed, cleaned) = {
             let directory = self.directories[job.directory].opened.lock();
             let checkpoints = &directory.checkpoints;
-            (directory.open_mode(&job.partition), checkpoints.high_watermarks.get(&job.partition))
+            let cleaned = checkpoints.cleaner_offsets.get(&job.partition);
+            (directory.open_mode(&job.partition), checkpoints.high_watermarks.get(&job.partition), cleaned)
         };
         let config = self.config_of(&job.partition.topic);
         let mut log = PartitionLog::open(&job.path, config.log.clone(), mode, wall_clock_ms())?;
@@ -116,6 +117,7 @@ impl Partitions {
             );
         }
         log.update_high_watermark(checkpointed.unwrap_or(0));
+        log.restore_cleaned_offset(cleaned)?;
         let id = job.partition.clone();
         let home = (job.directory, log);
         let partition = Partition::new(Arc::clone(&self.shared), id, TopicId(topic_id), home, config);

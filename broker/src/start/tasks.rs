@@ -1,4 +1,4 @@
-//! Background work of a broker: the ISR check, checkpoints, flushes, retention. One interval each, not one per
+//! Background work of a broker: the ISR check, checkpoints, flushes, retention, compaction. One interval each, not one per
 //! partition.
 
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
+use crate::partitions::start_cleaner;
 
 /// How often logs are looked at that are due for a sync; most are never.
 const FLUSH_CHECK: Duration = Duration::from_secs(1);
@@ -51,4 +52,12 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
         context.partitions.apply_retention();
         context.partitions.remove_old_strays(context.config.stray_retention);
     });
+    if let Some(cleaner) = start_cleaner(context) {
+        let stopping = stopping.clone();
+        data.spawn(async move {
+            stopping.cancelled().await;
+            // Its threads are waited for.
+            let _ = tokio::task::spawn_blocking(move || drop(cleaner)).await;
+        });
+    }
 }

@@ -183,11 +183,15 @@ mod tests {
             segment(far + 20, far + 22, 10, 1),
             segment(far + 22, far + 30, 500, 1),
         ];
-        assert_eq!(group(&segments, 100), [0..2, 2..4, 4..5, 5..6]);
-        assert_eq!(group(&segments[..3], 1000), [0..3]);
-        assert_eq!(group(&[segment(0, far + 1, 1, 1)], 100), [0..1]);
-        assert_eq!(group(&[segment(0, far, 1, 1), segment(far, far + 1, 1, 1)], 100), [0..2]);
-        assert_eq!(group(&[segment(0, far, 1, 1), segment(far, far + 2, 1, 1)], 100), [0..1, 1..2]);
+        let grouped = |segments: &[SegmentFacts], size_bytes_max| -> Vec<(usize, usize)> {
+            group(segments, size_bytes_max).into_iter().map(|range| (range.start, range.end)).collect()
+        };
+        assert_eq!(grouped(&segments, 100), [(0, 2), (2, 4), (4, 5), (5, 6)]);
+        assert_eq!(grouped(&segments[..3], 1000), [(0, 3)]);
+        assert_eq!(grouped(&[segment(0, far + 1, 1, 1)], 100), [(0, 1)]);
+        let pair = |end| [segment(0, far, 1, 1), segment(far, end, 1, 1)];
+        assert_eq!(grouped(&pair(far + 1), 100), [(0, 2)]);
+        assert_eq!(grouped(&pair(far + 2), 100), [(0, 1), (1, 2)]);
         assert!(group(&[], 100).is_empty());
     }
 }

@@ -13,7 +13,7 @@ use super::swap::CLEANED_SUFFIX;
 use super::transactions::Transactions;
 use crate::log::batch::{BatchHeader, HEADER_BYTES};
 use crate::log::error::{StorageContext, StorageError};
-use crate::log::files::remove_if_present;
+use crate::log::files::{remove_if_present, sync_file};
 use crate::log::producers::Marker;
 use crate::log::records::RecordView;
 use crate::log::segment::{Segment, TRANSACTION_INDEX_SUFFIX, WriteOutcome, file_path};
@@ -240,7 +240,7 @@ impl<'a> Rewriter<'a> {
             let open = file.get()?;
             // Retention counts from the last append, also after a restart.
             open.set_modified(std::time::UNIX_EPOCH + age).storage("set the time of", &path)?;
-            open.sync_all().storage("sync", &path)?;
+            sync_file(&open, &path)?;
         }
         Ok(self.segment.take())
     }

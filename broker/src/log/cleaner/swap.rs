@@ -11,13 +11,12 @@
 //! Loading knows from the end of a `.swap` log which old files it replaces: the last batch of a set always stays.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::log::error::{LogError, StorageContext, StorageError};
-use crate::log::files::{remove_if_present, sync_directory};
+use crate::log::error::{LogError, StorageError};
+use crate::log::files::{remove_if_present, rename, sync_directory};
 use crate::log::partition_log::{PartitionLog, PendingRemoval};
 use crate::log::retention::DELETED_SUFFIX;
 use crate::log::segment::Segment;
@@ -43,10 +42,10 @@ pub(crate) enum FileStep {
 impl FileStep {
     pub(crate) fn run(&self) -> Result<(), StorageError> {
         match self {
-            Self::Rename { from, to } => fs::rename(from, to).storage("rename", from),
-            Self::RenameIfPresent { from, to } => match fs::rename(from, to) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                other => other.storage("rename", from),
+            Self::Rename { from, to } => rename(from, to),
+            Self::RenameIfPresent { from, to } => match rename(from, to) {
+                Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                other => other,
             },
             Self::SyncDirectory(path) => sync_directory(path),
         }

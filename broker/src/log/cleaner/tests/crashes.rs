@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::support::{NOW, Origin, Seen, TestLog, config, fold, open, read_committed, shown};
 use crate::log::cleaner::swap::{FileStep, SwapSteps, swap_steps};
 use crate::log::cleaner::{CLEANED_SUFFIX, CleaningSettings, LogAccess, pass};
+use crate::log::faults::Machine;
 use crate::log::{LogConfig, PartitionLog};
 
 fn copy_directory(from: &Path, to: &Path) {
@@ -99,7 +100,12 @@ struct Content {
 fn content(directory: &Path, config: &LogConfig) -> (Content, Vec<String>) {
     let mut log = open(directory, config.clone());
     log.update_high_watermark(i64::MAX);
-    let seen = read_committed(&log, 0);
+    check_directory(&log);
+    content_of(&log)
+}
+
+fn content_of(log: &PartitionLog) -> (Content, Vec<String>) {
+    let seen = read_committed(log, 0);
     let content = Content {
         map: fold(&seen, BTreeMap::new()),
         log_end_offset: log.log_end_offset(),
@@ -107,9 +113,7 @@ fn content(directory: &Path, config: &LogConfig) -> (Content, Vec<String>) {
         producers: log.producers.encode(),
         epochs: log.epoch_entries().iter().map(|entry| (entry.leader_epoch, entry.start_offset)).collect(),
     };
-    check_directory(&log);
-    let shown = shown(&log);
-    (content, shown)
+    (content, shown(log))
 }
 
 /// Segments in order and apart (L4), and no left-overs.
@@ -264,6 +268,51 @@ fn a_failed_step_leaves_the_log_as_it_was_or_stopped() {
     fs::remove_dir(format!("{}.swap", path.display())).unwrap();
     let test = test.reopen(true);
     assert_eq!(shown(&test.log), ["0:a=1", "1:a=2"]);
+}
+
+/// Power goes off before every single change of a file that a pass makes, in different ways each time.
+#[test]
+fn power_loss_at_every_change_of_a_pass() {
+    let fill = || {
+        let mut test = TestLog::with(LogConfig { segment_bytes: 500, ..config() });
+        let transaction = |sequence| Origin { producer: Some((1, 0, sequence)), transactional: true };
+        for round in 0..6 {
+            test.append(&[&format!("a={round}"), &format!("b{round}=1"), "c"]);
+            test.append_from(&[&format!("a={round}t")], transaction(round));
+            test.end_transaction(round % 2 == 0, (1, 0));
+        }
+        test.roll();
+        test.append(&["tail=1"]);
+        test.log.update_high_watermark(test.log.log_end_offset());
+        test.log.flush().unwrap();
+        test
+    };
+    let (mut changes, mut seed) = (0, 0);
+    loop {
+        changes += 1;
+        let mut finished = false;
+        for _way in 0..6 {
+            seed += 1;
+            Machine::start(seed);
+            let mut test = fill();
+            let (expected, _) = content_of(&test.log);
+            Machine::stop_after(changes);
+            let settings = CleaningSettings { offset_map_bytes: 1 << 16, load_factor: 0.9 };
+            let result = crate::log::compact_once(&mut test.log, &settings, NOW);
+            finished = !Machine::is_off();
+            assert_eq!(result.is_ok(), finished, "change {changes}: {result:?}");
+            let path = test.log.directory().to_owned();
+            drop(test.log);
+            Machine::restart();
+            Machine::lose_unsynced(&path);
+            let (found, _) = content(&path, &LogConfig { segment_bytes: 500, ..config() });
+            assert_eq!(found, expected, "off before change {changes}, seed {seed}");
+        }
+        if finished {
+            break;
+        }
+    }
+    assert!(changes > 30, "{changes} changes");
 }
 
 proptest! {
