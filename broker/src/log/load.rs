@@ -296,12 +296,10 @@ fn remove_replaced(directory: &Path, offsets: Range<i64>) -> Result<(), LogError
 
 /// Producer snapshots that were taken where replaced segments began, but not the latest of all.
 fn remove_inner_snapshots(directory: &Path, offsets: Range<i64>) -> Result<(), LogError> {
-    let mut snapshots = list_offsets(directory, SNAPSHOT_SUFFIX)?;
-    snapshots.pop();
-    for (offset, path) in snapshots {
-        if offset > offsets.start && offset < offsets.end {
-            remove_if_present(&path)?;
-        }
+    let mut snapshots = Listing::of(directory)?.snapshots;
+    snapshots.pop_last();
+    for offset in snapshots.into_iter().filter(|offset| *offset > offsets.start && *offset < offsets.end) {
+        remove_if_present(&file_path(directory, offset, SNAPSHOT_SUFFIX))?;
     }
     Ok(())
 }

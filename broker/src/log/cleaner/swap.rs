@@ -172,7 +172,7 @@ impl PartitionLog {
             self.segments.insert(segment.base_offset, segment);
         }
         // A snapshot serves the recovery of the segment that begins at its offset.
-        let latest = self.snapshots()?.last().map_or(0, |(offset, _)| *offset);
+        let latest = self.snapshots.last().copied().unwrap_or(0);
         let unneeded = |offset: i64| old.contains(&offset) && !kept.contains(&offset) && offset != latest;
         if let Err(error) = self.remove_snapshots(unneeded) {
             warn!(directory = %self.directory.display(), %error, "a producer snapshot stays that is not needed");
