@@ -1,5 +1,6 @@
 //! Three brokers in one process against the in-process ZooKeeper; the test plays the controller.
 
+mod wire;
 mod world;
 
 use std::sync::Arc;

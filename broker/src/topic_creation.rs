@@ -93,6 +93,11 @@ pub(crate) fn unwritten(error: &MultiError) -> Refusal {
         MultiError::Refused(_) | MultiError::SessionEnded | MultiError::Unknown => {
             Refusal::new(Rejection::RequestTimedOut, format!("ZooKeeper did not store the change: {error}"))
         }
+        MultiError::Failed { path, reason: OpFailure::NodeExists, .. }
+            if matches!(Znode::parse(path), Some(Znode::DeleteTopic(_))) =>
+        {
+            Refusal::new(Rejection::InvalidTopicException, "the topic is being deleted")
+        }
         MultiError::Failed { .. } => Refusal::new(
             Rejection::UnknownServerError,
             format!("another writer changed the topic at the same time: {error}"),
@@ -156,6 +161,7 @@ async fn exists_as_planned(zookeeper: &ZooKeeper, plan: &TopicPlan) -> Result<bo
     if ours { Ok(true) } else { Err(not_created(plan, &topic, OpFailure::NodeExists)) }
 }
 
+/// Each multi ends with a znode that it creates: after a lost answer it shows whether the multi was stored.
 async fn write_rest(zookeeper: &ZooKeeper, writes: impl Iterator<Item = Vec<Op>>) -> Result<(), Refusal> {
     for ops in writes {
         let last = ops.last().map(|op| op.path().to_owned()).unwrap_or_default();
@@ -192,22 +198,28 @@ pub(crate) async fn wait_for_leaders(
     })
 }
 
-/// The partitions that exist, as ZooKeeper has them, and the replicas of partition 0.
-async fn existing_partitions(
-    zookeeper: &ZooKeeper,
-    topic: &TopicName,
-) -> Result<(usize, Vec<BrokerId>), Refusal> {
+/// A topic as ZooKeeper has it.
+struct Existing {
+    /// `None` until the controller has filled it in.
+    topic_id: Option<TopicId>,
+    partitions: usize,
+    /// Replicas of partition 0.
+    replicas: Vec<BrokerId>,
+}
+
+async fn existing(zookeeper: &ZooKeeper, topic: &TopicName) -> Result<Existing, Refusal> {
     let path = Znode::Topic(topic.clone()).path();
     let unknown =
         || Refusal::new(Rejection::UnknownTopicOrPartition, format!("the topic '{topic}' does not exist"));
+    let node = zookeeper.get(&path).await.map_err(unreadable)?.ok_or_else(unknown)?;
     let children = zookeeper.children(&path).await.map_err(unreadable)?.ok_or_else(unknown)?;
     let numbers: BTreeSet<i32> = children.iter().filter_map(|child| child.parse().ok()).collect();
     let first = TopicPartition { topic: topic.clone(), partition: 0 };
     let replicas = zookeeper.get(&Znode::Replicas(first).path()).await.map_err(unreadable)?;
     let replicas = replicas.and_then(|node| decode_ids(&node.data).ok()).unwrap_or_default();
     // Only a gapless prefix counts: the controller starts no partition above a gap.
-    let count = numbers.iter().zip(0..).take_while(|(number, index)| **number == *index).count();
-    Ok((count, replicas))
+    let partitions = numbers.iter().zip(0..).take_while(|(number, index)| **number == *index).count();
+    Ok(Existing { topic_id: decode_topic(&node.data).ok().flatten(), partitions, replicas })
 }
 
 /// Adds partitions to a topic, or only judges it. Returns how many the topic has then.
@@ -221,7 +233,7 @@ pub(crate) async fn add_partitions(
 ) -> Result<usize, Refusal> {
     let zookeeper = zookeeper(context)?;
     let topic = &wanted.name;
-    let (existing, replicas) = existing_partitions(&zookeeper, topic).await?;
+    let Existing { topic_id, partitions: existing, replicas } = existing(&zookeeper, topic).await?;
     let reassigned = format!("{}/{topic}", zurau_common::zk::znode::REASSIGNMENTS);
     let moving = zookeeper.children(&reassigned).await.map_err(unreadable)?;
     if moving.is_some_and(|partitions| !partitions.is_empty()) {
@@ -237,6 +249,10 @@ pub(crate) async fn add_partitions(
     let mut writes = partition_writes(topic, existing, &added);
     if let Some(first) = writes.first_mut() {
         first.insert(0, Op::CheckAbsent { path: Znode::DeleteTopic(topic.clone()).path() });
+        // A topic that was deleted and created again meanwhile is not the one that was judged.
+        if let Some(id) = topic_id {
+            first.insert(0, Op::CheckExists { path: Znode::TopicIdEntry(id).path() });
+        }
     }
     write_rest(&zookeeper, writes.into_iter()).await?;
     Ok(total)
