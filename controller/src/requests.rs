@@ -238,6 +238,9 @@ impl Machine {
         broker: BrokerId,
         broker_epoch: BrokerEpoch,
     ) {
+        // Versions 0 and 1 do not carry it.
+        let current = self.cluster.live(broker).map(|live| live.epoch);
+        let broker_epoch = current.filter(|_| broker_epoch.0 < 0).unwrap_or(broker_epoch);
         let refusal = match (self.is_active(), self.is_current(broker, broker_epoch)) {
             (false, _) => Some(Rejection::NotController),
             (true, false) => Some(Rejection::StaleBrokerEpoch),

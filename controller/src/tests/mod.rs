@@ -113,6 +113,10 @@ fn run(world: &mut World, command: &str) {
         }
         ["lose"] => world.lose_next = true,
         ["controller"] => world.new_controller(),
+        ["balance", "on"] => {
+            world.config.auto_rebalance = true;
+            world.new_controller();
+        }
         ["forbid", "deletion"] => {
             world.config.delete_topics = false;
             world.new_controller();

@@ -255,3 +255,50 @@ async fn a_standby_takes_over() {
     assert!(state.contains(r#""leader_epoch":1,"controller_epoch":2"#), "{state}");
     standby.shutdown().await;
 }
+
+/// L1: what happens while the watches are lost is noticed after the reconnect.
+#[tokio::test(flavor = "multi_thread")]
+async fn l1_connections_are_cut_while_a_broker_dies_and_a_topic_is_written() {
+    let cluster = Cluster::start().await;
+    let (one, _two) = (cluster.broker(1).await, cluster.broker(2).await);
+    cluster.create("/brokers/topics/t", "").await;
+    cluster.create_partition("t", 0, "[1,2]").await;
+    cluster.until_text("/brokers/topics/t/0/leader", "1").await;
+    let session = one.zookeeper.session_id();
+    cluster.zookeeper_server.drop_connections();
+    cluster.zookeeper_server.expire_session(session);
+    for (path, data) in
+        [("/brokers/topics/u", ""), ("/brokers/topics/u/0", ""), ("/brokers/topics/u/0/replicas", "[2]")]
+    {
+        // An answer may be lost with the connection.
+        while cluster.text(path).await.is_none() {
+            let _ = cluster.admin.create_if_absent(path, data.as_bytes()).await;
+        }
+    }
+    cluster.until_text("/brokers/topics/t/0/leader", "2").await;
+    cluster.until_text("/brokers/topics/u/0/leader", "2").await;
+    cluster.controller.shutdown().await;
+}
+
+/// A controller whose session ends drops everything and competes again, in a new epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_session_of_the_active_controller_expires() {
+    let cluster = Cluster::start().await;
+    let (one, _two) = (cluster.broker(1).await, cluster.broker(2).await);
+    cluster.create("/brokers/topics/t", "").await;
+    cluster.create_partition("t", 0, "[1,2]").await;
+    cluster.until_text("/brokers/topics/t/0/leader", "1").await;
+    let owner = cluster.admin.get("/controller").await.unwrap().unwrap().ephemeral_owner;
+    cluster.zookeeper_server.expire_session(owner);
+    cluster.until_text("/controller_epoch", "2").await;
+    cluster.until("all is told again", async |_| one.told.lock().full_requests == 2).await;
+    assert_eq!(one.told.lock().roles["t-0"], (1, 0), "a serving leader is left alone");
+    one.die().await;
+    cluster.until_text("/brokers/topics/t/0/leader", "2").await;
+
+    // Somebody deletes the node: the office is lost with the session alive.
+    let path = "/controller".to_owned();
+    cluster.admin.multi(&[Op::Delete { path, version: None }]).await.unwrap();
+    cluster.until_text("/controller_epoch", "3").await;
+    cluster.controller.shutdown().await;
+}
