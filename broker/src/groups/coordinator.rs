@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use zurau_common::config::Settings;
 use zurau_common::id::{LeaderEpoch, TopicName};
 use zurau_common::rejection::Rejection;
 
-use super::load::{LoadError, load};
+use super::load::{LoadError, Loaded, load};
 use super::outbox::GroupSettings;
 use super::records::GroupId;
 use super::request::{Answer, Ask, Listing};
@@ -219,6 +219,10 @@ async fn load_until_it_works(
     loop {
         let started = Instant::now();
         match load(partition, leader_epoch, load_bytes, Shard::new(Arc::clone(settings))).await {
+            Ok((shard, Loaded { records: 0, skipped: 0 })) => {
+                debug!(partition = %partition.id(), %leader_epoch, "group coordinator begins with an empty log");
+                return Some(shard);
+            }
             Ok((shard, loaded)) => {
                 info!(
                     partition = %partition.id(), %leader_epoch, records = loaded.records,

@@ -36,13 +36,14 @@ mod coordinator;
 mod upkeep;
 
 pub(crate) use coordinator::GroupCoordinator;
-pub(crate) use records::{GroupId, MemberId};
+pub(crate) use records::GroupId;
 pub(crate) use request::{
-    CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, DescribedMember,
-    Description, FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest,
-    JoinedMember, LeaveRequest, LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced,
+    CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, Description,
+    FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest, LeaveRequest,
+    LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced,
 };
-pub(crate) use topic::OFFSETS_TOPIC;
+#[cfg(test)]
+pub(crate) use request::{DescribedMember, JoinedMember};
 pub(crate) use upkeep::run;
 
 #[cfg(test)]
