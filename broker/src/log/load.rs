@@ -126,10 +126,18 @@ impl PartitionLog {
         let end = log.log_end_offset;
         log.remove_snapshots(|offset| offset > end)?;
         log.rebuild_producers()?;
+        log.remove_stray_snapshots()?;
         if mode.clean {
             log.recovery_point = log.log_end_offset;
         }
         Ok(log)
+    }
+
+    /// Of the snapshots that no segment begins at (each clean stop leaves one) only the latest is kept.
+    fn remove_stray_snapshots(&mut self) -> Result<(), LogError> {
+        let latest = self.snapshots.last().copied();
+        let bases: BTreeSet<i64> = self.segments.keys().copied().collect();
+        Ok(self.remove_snapshots(|offset| !bases.contains(&offset) && Some(offset) != latest)?)
     }
 
     /// Reads the epoch checkpoint; false when it must be rebuilt.

@@ -162,3 +162,42 @@ fn expiry_spares_open_transactions() {
     log.expire_producers(NOW + 24 * 3_600_000);
     assert_eq!(log.producer_count(), 1);
 }
+
+#[test]
+fn clean_stops_leave_one_snapshot_each_and_starts_remove_all_but_the_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    create(&path).close().unwrap();
+    let snapshots = || {
+        let names = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|name| name.extension().is_some_and(|extension| extension == "snapshot")).count()
+    };
+    for sequence in 0..5 {
+        let mode = OpenMode { clean: true, recovery_point: 0, log_start_offset: 0 };
+        let mut log = PartitionLog::open(&path, LogConfig::default(), mode, NOW).unwrap();
+        append(&mut log, &data((1, 0, sequence), 1)).unwrap();
+        log.close().unwrap();
+        assert!(snapshots() <= 2, "{} snapshots", snapshots());
+    }
+}
+
+#[test]
+fn snapshots_of_any_bytes_are_refused_or_read_without_panic() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path);
+    append(&mut log, &data((1, 0, 0), 3)).unwrap();
+    log.close().unwrap();
+    let snapshot = path.join("00000000000000000003.snapshot");
+    let good = std::fs::read(&snapshot).unwrap();
+    for at in 0..good.len() {
+        let mut damaged = good.clone();
+        damaged[at] ^= 0x5a;
+        for bytes in [&damaged[..], &good[..at]] {
+            std::fs::write(&snapshot, bytes).unwrap();
+            let mode = OpenMode { clean: true, recovery_point: 0, log_start_offset: 0 };
+            let mut log = PartitionLog::open(&path, LogConfig::default(), mode, NOW).unwrap();
+            assert!(append(&mut log, &data((1, 0, 0), 3)).unwrap().duplicate, "rebuilt from the records");
+        }
+    }
+}
