@@ -162,7 +162,20 @@ pub struct LogDirectory {
     meta: Option<MetaProperties>,
     pub checkpoints: Checkpoints,
     /// Held for the life of the value.
-    _lock: File,
+    _lock: DirectoryLock,
+}
+
+#[derive(Debug)]
+struct DirectoryLock(File);
+
+impl Drop for DirectoryLock {
+    /// Closing alone would leave the lock to a child process that is just being started and has not let go of the
+    /// descriptor yet.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            warn!(%error, "a log directory could not be unlocked");
+        }
+    }
 }
 
 impl LogDirectory {
@@ -285,7 +298,7 @@ impl LogDirectory {
 }
 
 /// Locks against other processes (Kafka uses POSIX record locks) and other openings in this process (BSD locks).
-fn lock(directory: &Path) -> Result<File, DirectoryError> {
+fn lock(directory: &Path) -> Result<DirectoryLock, DirectoryError> {
     let path = directory.join(LOCK);
     let file = File::options()
         .read(true)
@@ -303,7 +316,7 @@ fn lock(directory: &Path) -> Result<File, DirectoryError> {
         }
     }
     match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(DirectoryLock(file)),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Err(locked()),
         Err(error) => {
             let source = io::Error::from(error);

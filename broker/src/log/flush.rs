@@ -7,8 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{sync_directory, sync_file};
+use super::files::{remove_if_present, sync_directory, sync_file, write_atomically};
 use super::partition_log::PartitionLog;
+
+/// File of a partition directory with a recovery point below the one in the log directory's checkpoint, which is
+/// written later. Kafka ignores the file.
+pub(crate) const LOWERED_RECOVERY_POINT: &str = "lowered-recovery-point";
 
 /// What must be synced so that every record below [`FlushPlan::up_to`] survives a power loss.
 #[derive(Debug)]
@@ -72,6 +76,26 @@ impl PartitionLog {
         Ok(Some(FlushPlan { files, snapshots, directory, up_to, records, truncations }))
     }
 
+    /// Plans to sync the segments that take no more appends, if any of them is not synced yet; call it now and then,
+    /// so that a recovery has only the last segment to read.
+    pub fn sealed_flush_plan(&mut self) -> Result<Option<FlushPlan>, LogError> {
+        let active_base = self.segments.last_key_value().map_or(0, |(base, _)| *base);
+        if active_base <= self.recovery_point {
+            return Ok(None);
+        }
+        let start = self.segments.range(..=self.recovery_point).next_back().map_or(0, |(base, _)| *base);
+        let mut files = Vec::new();
+        for segment in self.segments.range(start..active_base).map(|(_, segment)| segment) {
+            for file in segment.files() {
+                files.push((file.path(), file.get()?));
+            }
+        }
+        let snapshots = std::mem::take(&mut self.unsynced_snapshots);
+        let directory = std::mem::take(&mut self.directory_changed).then(|| self.directory.clone());
+        let truncations = self.truncations;
+        Ok(Some(FlushPlan { files, snapshots, directory, up_to: active_base, records: 0, truncations }))
+    }
+
     /// Takes the result of a plan that was run. A failed sync stops the log: what reached the disk is unknown, and
     /// asking the kernel again would claim success.
     pub fn finish_flush(
@@ -89,9 +113,31 @@ impl PartitionLog {
             return Ok(());
         }
         self.recovery_point = self.recovery_point.max(plan.up_to);
+        if self.overstated_recovery_point.is_some_and(|overstated| overstated <= self.recovery_point) {
+            self.forget_lowered_recovery_point()?;
+        }
         self.unflushed_records = (self.unflushed_records - plan.records).max(0);
         self.unflushed_since_ms = (self.unflushed_records > 0).then_some(now_ms);
         Ok(())
+    }
+
+    /// Lowers the recovery point to `new_end`, durably, before anything is appended there: the checkpoint of the log
+    /// directory is written later, and would hide from a recovery that new records are not synced.
+    pub(crate) fn lower_recovery_point(&mut self, new_end: i64) -> Result<(), LogError> {
+        if new_end >= self.recovery_point {
+            return Ok(());
+        }
+        let overstated =
+            self.overstated_recovery_point.map_or(self.recovery_point, |o| o.max(self.recovery_point));
+        self.overstated_recovery_point = Some(overstated);
+        self.recovery_point = new_end;
+        let path = self.directory.join(LOWERED_RECOVERY_POINT);
+        Ok(write_atomically(&path, format!("{new_end}\n").as_bytes())?)
+    }
+
+    pub(crate) fn forget_lowered_recovery_point(&mut self) -> Result<(), LogError> {
+        self.overstated_recovery_point = None;
+        Ok(remove_if_present(&self.directory.join(LOWERED_RECOVERY_POINT))?)
     }
 
     /// Flushes in one go; for small tools, tests and the clean stop.
@@ -115,7 +161,7 @@ impl PartitionLog {
         self.directory_changed = true;
         self.flush()?;
         for pending in std::mem::take(&mut self.pending_removals) {
-            super::files::remove_if_present(&pending.path)?;
+            remove_if_present(&pending.path)?;
         }
         Ok(())
     }

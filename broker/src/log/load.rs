@@ -27,6 +27,7 @@ use super::config::LogConfig;
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
 use super::files::{read_if_present, remove_if_present, rename, sync_directory, write_atomically};
+use super::flush::LOWERED_RECOVERY_POINT;
 use super::metadata::{self, PARTITION_METADATA};
 use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
 use super::producers::ProducerStates;
@@ -50,6 +51,15 @@ pub struct OpenMode {
 impl OpenMode {
     /// Nothing is known: everything is scanned.
     pub const UNKNOWN: Self = Self { clean: false, recovery_point: -1, log_start_offset: 0 };
+}
+
+impl OpenMode {
+    /// With the recovery point that a truncation left in the partition's directory; 0 when that file is damaged.
+    fn lowered_to(self, file: Option<&[u8]>) -> Self {
+        let Some(file) = file else { return self };
+        let lowered = std::str::from_utf8(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        Self { recovery_point: self.recovery_point.min(lowered), ..self }
+    }
 }
 
 impl PartitionLog {
@@ -87,6 +97,9 @@ impl PartitionLog {
     /// the same log (L1).
     pub fn open(directory: &Path, config: LogConfig, mode: OpenMode, now_ms: i64) -> Result<Self, LogError> {
         let topic_id = metadata::read_topic_id(&directory.join(PARTITION_METADATA))?;
+        let lowered = read_if_present(&directory.join(LOWERED_RECOVERY_POINT))?;
+        let overstated_recovery_point = lowered.is_some().then_some(mode.recovery_point);
+        let mode = mode.lowered_to(lowered.as_deref());
         settle_interrupted_operations(directory)?;
         let found = Listing::of(directory)?;
         let mut log = Self {
@@ -98,6 +111,7 @@ impl PartitionLog {
             log_end_offset: 0,
             high_watermark: 0,
             recovery_point: mode.recovery_point.max(0),
+            overstated_recovery_point,
             epochs: LeaderEpochs::default(),
             producers: ProducerStates::default(),
             snapshots: found.snapshots,
@@ -129,6 +143,7 @@ impl PartitionLog {
         log.remove_stray_snapshots()?;
         if mode.clean {
             log.recovery_point = log.log_end_offset;
+            log.forget_lowered_recovery_point()?;
         }
         Ok(log)
     }

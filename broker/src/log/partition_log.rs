@@ -60,6 +60,9 @@ pub struct PartitionLog {
     pub(crate) high_watermark: i64,
     /// Everything below is on disk for sure.
     pub(crate) recovery_point: i64,
+    /// Set while the log directory's checkpoint may name a higher recovery point than is true after a truncation: that
+    /// higher one. [`super::flush::LOWERED_RECOVERY_POINT`] then holds a true one.
+    pub(crate) overstated_recovery_point: Option<i64>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) producers: ProducerStates,
     /// Offsets at which the directory has a producer snapshot.

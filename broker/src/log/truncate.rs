@@ -11,8 +11,7 @@ use super::producers::ProducerStates;
 use super::segment::{SNAPSHOT_SUFFIX, Segment, file_path};
 
 impl PartitionLog {
-    /// Removes every record at or above `offset`. The recovery point may be lower afterwards: the caller writes it to
-    /// its checkpoint before the next append, or a power loss could hide that those records were never synced. Returns the new log end, which is lower than `offset` when a batch
+    /// Removes every record at or above `offset`. Returns the new log end, which is lower than `offset` when a batch
     /// had to go that began below it. The caller makes sure that the truncation is justified (R16).
     pub fn truncate_to(&mut self, offset: i64) -> Result<i64, LogError> {
         assert!(offset >= 0, "truncation to {offset} in {}", self.directory.display());
@@ -52,7 +51,7 @@ impl PartitionLog {
         self.directory_changed = true;
         self.log_end_offset = new_end;
         self.log_start_offset = self.log_start_offset.min(new_end);
-        self.recovery_point = self.recovery_point.min(new_end);
+        self.lower_recovery_point(new_end)?;
         self.high_watermark = self.high_watermark.clamp(self.log_start_offset, new_end);
         if self.epochs.truncate_from_end(new_end) {
             self.write_epochs()?;
@@ -90,6 +89,7 @@ impl PartitionLog {
         self.log_start_offset = offset;
         self.log_end_offset = offset;
         self.high_watermark = offset;
+        self.lower_recovery_point(offset)?;
         self.recovery_point = offset;
         self.unflushed_records = 0;
         self.unflushed_since_ms = None;

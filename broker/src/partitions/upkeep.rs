@@ -48,12 +48,16 @@ impl Partitions {
         }
     }
 
-    /// Syncs every log that is due by `flush.ms` or `flush.messages`, outside of its lock.
+    /// Syncs every log that is due by `flush.ms` or `flush.messages`, and segments that take no more appends, outside of
+    /// the log's lock.
     pub(crate) fn flush_due(&self) {
         for partition in self.all() {
             let now_ms = wall_clock_ms();
             let plan = partition
-                .with_log(|log| if log.flush_due(now_ms) { log.flush_plan().ok().flatten() } else { None })
+                .with_log(|log| {
+                    let plan = if log.flush_due(now_ms) { log.flush_plan() } else { log.sealed_flush_plan() };
+                    plan.ok().flatten()
+                })
                 .flatten();
             if let Some(plan) = plan {
                 let result = plan.run();

@@ -184,3 +184,54 @@ fn leader_epoch_is_recorded_before_the_first_append() {
     let text = std::fs::read_to_string(path.join("leader-epoch-checkpoint")).unwrap();
     assert_eq!(text, "0\n2\n1 0\n3 10\n");
 }
+
+#[test]
+fn a_truncation_lowers_the_recovery_point_before_the_checkpoint_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, small_segments());
+    for _ in 0..10 {
+        append(&mut log, 2, 0);
+    }
+    log.flush().unwrap();
+    let checkpointed = log.recovery_point();
+    assert_eq!(checkpointed, 20);
+    log.truncate_to(6).unwrap();
+    for _ in 0..10 {
+        append(&mut log, 2, 1);
+    }
+    let rolled = log.sealed_flush_plan().unwrap().unwrap();
+    assert!(rolled.up_to() > 6 && rolled.up_to() < 26);
+    drop(log);
+    // The power fails: a batch of the first segment, below the recovery point of the checkpoint, became zeros.
+    let first = path.join("00000000000000000000.log");
+    let length = std::fs::metadata(&first).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&first).unwrap();
+    file.set_len(length - 10).unwrap();
+    file.set_len(length).unwrap();
+    let mode = OpenMode { clean: false, recovery_point: checkpointed, log_start_offset: 0 };
+    let mut log = PartitionLog::open(&path, small_segments(), mode, NOW).unwrap();
+    assert_eq!(read_all(&log).last().unwrap().1 + 1, log.log_end_offset());
+    assert!(log.log_end_offset() < 20, "{}", log.log_end_offset());
+    for _ in 0..20 {
+        append(&mut log, 2, 1);
+    }
+    log.flush().unwrap();
+    assert!(!path.join("lowered-recovery-point").exists());
+}
+
+#[test]
+fn sealed_segments_are_flushed_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = create(&directory.path().join("t-0"), small_segments());
+    assert!(log.sealed_flush_plan().unwrap().is_none());
+    for _ in 0..10 {
+        append(&mut log, 2, 0);
+    }
+    let plan = log.sealed_flush_plan().unwrap().unwrap();
+    let result = plan.run();
+    log.finish_flush(&plan, result, NOW).unwrap();
+    assert_eq!(log.recovery_point(), plan.up_to());
+    assert!(log.recovery_point() < log.log_end_offset());
+    assert!(log.sealed_flush_plan().unwrap().is_none());
+}
