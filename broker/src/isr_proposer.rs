@@ -419,3 +419,72 @@ pub(crate) async fn resign(zookeeper: &ZooKeeper, partitions: &[Arc<Partition>])
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zurau_common::id::LeaderEpoch;
+
+    use super::*;
+    use crate::partition::StoredFacts;
+    use crate::replica::isr::Proposal;
+
+    fn open() -> OpenProposal {
+        let ids = vec![BrokerId(1), BrokerId(2)];
+        OpenProposal {
+            facts: StoredFacts {
+                leader_epoch: LeaderEpoch(5),
+                state_version: 8,
+                partition_epoch: PartitionEpoch(3),
+            },
+            stored: StoredIsr {
+                isr: ids[..1].to_vec(),
+                elr: vec![BrokerId(3)],
+                partition_epoch: PartitionEpoch(3),
+            },
+            proposal: Proposal {
+                isr: ids,
+                elr: Vec::new(),
+                partition_epoch: PartitionEpoch(3),
+                broker_epochs: vec![(BrokerId(1), BrokerEpoch(7)), (BrokerId(2), BrokerEpoch(9))],
+            },
+        }
+    }
+
+    #[test]
+    fn what_an_answer_means() {
+        let mut stored = AnsweredPartition::default()
+            .with_leader_epoch(5)
+            .with_isr(vec![1.into(), 2.into()])
+            .with_partition_epoch(4);
+        assert!(matches!(fate_of(&open(), &stored), Fate::Look), "N15: no ELR means read it");
+        put_ids(&mut stored.unknown_tagged_fields, TAG_ELR, &[]);
+        let Fate::Stored(isr) = fate_of(&open(), &stored) else { panic!("stored") };
+        assert_eq!((isr.isr.len(), isr.elr.len(), isr.partition_epoch), (2, 0, PartitionEpoch(4)));
+        let other_epoch = stored.with_leader_epoch(6);
+        assert!(matches!(fate_of(&open(), &other_epoch), Fate::Look));
+
+        let fate = |rejection: Rejection| {
+            let answer = AnsweredPartition::default().with_error_code(rejection.code());
+            match fate_of(&open(), &answer) {
+                Fate::Stored(_) => "stored",
+                Fate::Refused(_) => "refused",
+                Fate::Look => "look",
+                Fate::Retry { lost: true } => "lost",
+                Fate::Retry { lost: false } => "again",
+            }
+        };
+        let rows = [
+            (Rejection::IneligibleReplica, "refused"),
+            (Rejection::InvalidRequest, "refused"),
+            (Rejection::InvalidUpdateVersion, "look"),
+            (Rejection::FencedLeaderEpoch, "look"),
+            (Rejection::UnknownTopicId, "look"),
+            (Rejection::UnknownServerError, "lost"),
+            (Rejection::NotController, "again"),
+            (Rejection::StaleBrokerEpoch, "again"),
+        ];
+        for (rejection, expected) in rows {
+            assert_eq!(fate(rejection), expected, "{rejection:?}");
+        }
+    }
+}

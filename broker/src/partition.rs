@@ -29,6 +29,8 @@ use crate::waiters::OffsetWaiters;
 
 pub(crate) use append::{Acks, Appended, ProduceRejection};
 pub(crate) use follow::FetchStep;
+#[cfg(test)]
+pub(crate) use office::StoredFacts;
 pub(crate) use office::{Accepted, OpenProposal, TakeOver};
 pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader};
 

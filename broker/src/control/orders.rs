@@ -23,6 +23,11 @@ use crate::take_over::{Candidate, take_over};
 /// Partitions that one thread judges; judging writes to the disk.
 const PARTITIONS_PER_THREAD: usize = 64;
 
+/// Bytes of ephemeral paths that one session may own.
+const EPHEMERAL_BYTES_MAX: usize = 1_000_000;
+/// The longest path of a `leader` znode: the longest topic name, the largest partition number, and what stands around.
+const LEADER_PATH_BYTES_MAX: usize = 300;
+
 /// What came of one order.
 struct Reply {
     topic_id: TopicId,
@@ -107,14 +112,16 @@ async fn take_offices(context: &Arc<BrokerContext>, offices: Vec<Candidate>) -> 
         return Vec::new();
     }
     let own = (context.shared.own, context.broker_epoch());
+    let (offices, beyond) = within_session_limit(context, offices);
     let outcomes = match context.zookeeper.current() {
         Some(zookeeper) => take_over(&zookeeper, own, offices).await,
         None => {
             offices.into_iter().map(|candidate| (candidate, Err(Rejection::NotLeaderOrFollower))).collect()
         }
     };
+    let beyond = beyond.into_iter().map(|candidate| (candidate, Err(Rejection::PolicyViolation)));
     let mut replies = Vec::new();
-    for (Candidate { partition, order, take_over }, outcome) in outcomes {
+    for (Candidate { partition, order, take_over }, outcome) in outcomes.into_iter().chain(beyond) {
         let outcome = match outcome {
             Ok(stored) => {
                 let is_live = |id| context.control.is_live(id);
@@ -129,6 +136,35 @@ async fn take_offices(context: &Arc<BrokerContext>, offices: Vec<Candidate>) -> 
         replies.push(reply(&order, outcome, partition.highest_epoch()));
     }
     replies
+}
+
+/// Splits the offices into those whose `leader` znodes the session can still own, and the others. ZooKeeper cannot
+/// restart after it closed a session with too many ephemeral znodes (coordination.md, section 6).
+fn within_session_limit(
+    context: &BrokerContext,
+    offices: Vec<Candidate>,
+) -> (Vec<Candidate>, Vec<Candidate>) {
+    let partitions = context.partitions.all();
+    let path_bytes = |id: &TopicPartition| Znode::Leader(id.clone()).path().len();
+    if partitions.len() < EPHEMERAL_BYTES_MAX / LEADER_PATH_BYTES_MAX {
+        return (offices, Vec::new());
+    }
+    let owned =
+        partitions.iter().filter(|partition| partition.is_leader()).map(|leader| path_bytes(leader.id()));
+    let mut bytes: usize = owned.sum();
+    let (mut within, mut beyond) = (Vec::new(), Vec::new());
+    for candidate in offices {
+        bytes += path_bytes(&candidate.order.partition);
+        if bytes <= EPHEMERAL_BYTES_MAX { within.push(candidate) } else { beyond.push(candidate) }
+    }
+    if !beyond.is_empty() {
+        error!(
+            refused = beyond.len(),
+            limit = EPHEMERAL_BYTES_MAX,
+            "this broker leads as many partitions as one ZooKeeper session can hold; other brokers must lead the rest"
+        );
+    }
+    (within, beyond)
 }
 
 /// Judges on threads that may wait for the disk.
