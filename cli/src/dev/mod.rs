@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use plan::{Member, Ports};
+use plan::{Member, Ports, Role};
 use zurau_common::process::StopSignals;
 use zurau_zookeeper::{Server, ServerConfig};
 
@@ -63,20 +63,22 @@ pub(crate) async fn run(arguments: DevArguments) -> Result<()> {
         (None, None) => bail!("no ZooKeeper was given and none was started"),
     };
     let members = plan::members(data.path(), &ports, &connect);
-    let stop = CancellationToken::new();
-    let mut supervisors = JoinSet::new();
+    let mut groups = [Role::Broker, Role::Controller].map(|role| (role, Supervised::default()));
     for member in members {
         // The kernel tells a child when the thread that started it ends; this one and the runtime's workers last as
         // long as the process.
         let child = supervisor::start(&member)?;
-        let restart_after = Duration::from_secs(arguments.restart_after);
         announce(&member, child.id());
-        supervisors.spawn(supervisor::supervise(member, child, restart_after, stop.clone()));
+        let (_, group) =
+            groups.iter_mut().find(|(role, _)| *role == member.role).expect("both roles are there");
+        group.add(member, child, Duration::from_secs(arguments.restart_after));
     }
     let outcome = serve(&ports, &connect, &data, &mut signals).await;
     println!("stopping");
-    stop.cancel();
-    supervisors.join_all().await;
+    // Brokers first: they hand their leaderships over through the controller.
+    for (_, group) in groups {
+        group.stop().await;
+    }
     if let Some(server) = zookeeper {
         server.shutdown().await.context("cannot stop the in-process ZooKeeper")?;
     }
@@ -106,6 +108,24 @@ async fn wait_until_ready(ports: &Ports) -> Result<()> {
         ready::wait_for_broker(&format!("127.0.0.1:{port}"), ports.brokers.len(), deadline).await?;
     }
     Ok(())
+}
+
+/// Processes that are stopped together.
+#[derive(Default)]
+struct Supervised {
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Supervised {
+    fn add(&mut self, member: Member, child: tokio::process::Child, restart_after: Duration) {
+        self.tasks.spawn(supervisor::supervise(member, child, restart_after, self.stop.clone()));
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.join_all().await;
+    }
 }
 
 fn announce(member: &Member, pid: Option<u32>) {

@@ -10,10 +10,16 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::plan::Member;
+use super::plan::{Member, Role};
 
-/// How long a process may take to stop when asked, before it is killed. `zurau dev` as a whole stops within 5 s.
-const STOP_WITHIN: Duration = Duration::from_secs(4);
+/// How long a process may take to stop when asked, before it is killed. `zurau dev` as a whole stops within 5 s:
+/// first the brokers, all at once, then the controller.
+fn stop_within(role: Role) -> Duration {
+    match role {
+        Role::Broker => Duration::from_millis(3_500),
+        Role::Controller => Duration::from_millis(1_000),
+    }
+}
 
 /// Starts a member; its output goes to its log file, which is appended to.
 ///
@@ -87,8 +93,9 @@ async fn end(member: &Member, mut child: Child) {
         // It may have ended by itself just now; then there is nobody to tell.
         let _ = kill_process(pid, Signal::TERM);
     }
-    if timeout(STOP_WITHIN, child.wait()).await.is_err() {
-        println!("{} did not stop within {} s and is killed", member.name, STOP_WITHIN.as_secs());
+    let limit = stop_within(member.role);
+    if timeout(limit, child.wait()).await.is_err() {
+        println!("{} did not stop within {limit:?} and is killed", member.name);
         let _ = child.kill().await;
     }
 }
