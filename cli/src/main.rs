@@ -1,6 +1,8 @@
 //! `zurau`: the development cluster and the admin's commands.
 
 mod dev;
+mod log_dump;
+mod log_verify;
 
 use std::process::ExitCode;
 
@@ -20,6 +22,11 @@ struct Arguments {
 enum Command {
     /// Run a whole cluster on this machine.
     Dev(dev::DevArguments),
+    /// Look into the files of a log.
+    Log {
+        #[command(subcommand)]
+        command: LogCommand,
+    },
     /// A broker of `zurau dev`.
     #[command(hide = true)]
     RunBroker(ServerArguments),
@@ -28,9 +35,16 @@ enum Command {
     RunController(ServerArguments),
 }
 
+#[derive(Subcommand)]
+enum LogCommand {
+    /// Show what stands in log, index, snapshot and checkpoint files; exits with 1 when anything is wrong.
+    Dump(log_dump::LogDumpArguments),
+}
+
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Dev(arguments) => develop(arguments),
+        Command::Log { command: LogCommand::Dump(arguments) } => log_dump::run(&arguments),
         Command::RunBroker(arguments) => as_child(|| zurau_broker::run(&arguments)),
         Command::RunController(arguments) => as_child(|| zurau_controller::run(&arguments)),
     }

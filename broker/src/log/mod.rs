@@ -17,6 +17,7 @@ mod files;
 mod flush;
 mod incarnation;
 mod index;
+pub mod inspect;
 mod load;
 mod meta_properties;
 mod metadata;

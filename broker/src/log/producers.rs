@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::batch::{BatchHeader, NO_TIMESTAMP, add_sequence};
 use super::error::AppendError;
+use super::inspect::InspectedProducer;
 use super::records::Records;
 use super::validate::AppendOrigin;
 
@@ -323,6 +324,20 @@ impl ProducerStates {
         let last =
             |entry: &ProducerEntry| (entry.producer_epoch, entry.last_batch().map(|batch| batch.last_offset));
         self.producers.iter().map(|(producer_id, entry)| (*producer_id, last(entry))).collect()
+    }
+
+    /// Everything, by producer id; for tools.
+    pub(crate) fn inspect(&self) -> Vec<InspectedProducer> {
+        let sorted: BTreeMap<_, _> = self.producers.iter().collect();
+        let inspect = |(producer_id, entry): (&i64, &ProducerEntry)| InspectedProducer {
+            producer_id: *producer_id,
+            producer_epoch: entry.producer_epoch,
+            coordinator_epoch: entry.coordinator_epoch,
+            last_timestamp: entry.last_timestamp,
+            transaction_first_offset: entry.transaction_first_offset,
+            last_batch: entry.last_batch().map(|batch| (batch.last_sequence, batch.last_offset)),
+        };
+        sorted.into_iter().map(inspect).collect()
     }
 
     /// Bytes of a `.snapshot` file, version 1.

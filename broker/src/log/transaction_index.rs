@@ -113,12 +113,16 @@ impl TransactionIndex {
 
 /// Entries of a file (none when absent), `None` for a damaged one.
 fn decode_file(path: &Path) -> Result<Option<Vec<AbortedTransaction>>, StorageError> {
-    let bytes = read_if_present(path)?.unwrap_or_default();
+    Ok(decode_entries(&read_if_present(path)?.unwrap_or_default()))
+}
+
+/// The entries of a whole file, `None` for a damaged one.
+pub(crate) fn decode_entries(bytes: &[u8]) -> Option<Vec<AbortedTransaction>> {
     let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
     if !rest.is_empty() {
-        return Ok(None);
+        return None;
     }
-    Ok(entries.iter().map(AbortedTransaction::decode).collect())
+    entries.iter().map(AbortedTransaction::decode).collect()
 }
 
 #[cfg(test)]
