@@ -33,7 +33,7 @@ pub(crate) async fn compete(
     zookeeper: &ZooKeeper,
     identity: &ActiveController,
 ) -> anyhow::Result<Option<Office>> {
-    let mut watch = zookeeper.watch_trees(&["/controller"]);
+    let mut watch = zookeeper.watch_trees(&[&Znode::Controller.path()]);
     while watch.next().await.is_some() {
         match look_until_settled(zookeeper, identity).await? {
             Some(office) => return Ok(Some(office)),
@@ -138,7 +138,7 @@ pub(crate) async fn resign(zookeeper: &ZooKeeper) {
     if still_in_office(zookeeper).await.unwrap_or(false) {
         let delete = Op::Delete { path: Znode::Controller.path(), version: None };
         if let Err(error) = zookeeper.multi(&[delete]).await {
-            debug!("/controller was not removed: {error}");
+            debug!("the znode /controller was not removed: {error}");
         }
     }
 }

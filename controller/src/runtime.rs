@@ -198,7 +198,7 @@ impl Runtime {
         match input {
             Input::InOffice(true) => {}
             Input::InOffice(false) => {
-                warn!("/controller is not owned by this session any more");
+                warn!("the znode /controller is not owned by this session any more");
                 self.deposed = true;
             }
             Input::Read(reading, Err(_)) => self.mirror.failed(reading),

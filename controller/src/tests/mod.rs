@@ -113,18 +113,7 @@ fn run(world: &mut World, command: &str) {
         }
         ["lose"] => world.lose_next = true,
         ["controller"] => world.new_controller(),
-        ["balance", "on"] => {
-            world.config.auto_rebalance = true;
-            world.new_controller();
-        }
-        ["forbid", "deletion"] => {
-            world.config.delete_topics = false;
-            world.new_controller();
-        }
-        ["unclean", "on"] => {
-            let config = r#"{"version":1,"config":{"unclean.leader.election.enable":"true"}}"#;
-            world.zookeeper.put("/config/brokers/<default>", config, 0);
-        }
+        ["balance" | "forbid" | "unclean", rest] => configure(world, words[0], rest),
         ["end", id, epoch, offset] => {
             let end = (LeaderEpoch(number(epoch)), offset.parse().unwrap());
             world.log_ends.insert(number(id), end);
@@ -146,6 +135,21 @@ fn run(world: &mut World, command: &str) {
         other => panic!("unknown command {other:?}"),
     }
     world.run();
+}
+
+/// Settings of the controller take another controller.
+fn configure(world: &mut World, what: &str, value: &str) {
+    match (what, value) {
+        ("balance", "on") => world.config.auto_rebalance = true,
+        ("forbid", "deletion") => world.config.delete_topics = false,
+        ("unclean", "on") => {
+            let config = r#"{"version":1,"config":{"unclean.leader.election.enable":"true"}}"#;
+            world.zookeeper.put("/config/brokers/<default>", config, 0);
+            return;
+        }
+        other => panic!("unknown setting {other:?}"),
+    }
+    world.new_controller();
 }
 
 fn mood_of(words: &[&str]) -> Mood {

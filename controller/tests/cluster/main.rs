@@ -4,6 +4,7 @@
 
 mod fake_broker;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kafka_protocol::messages::alter_partition_request::{BrokerState, PartitionData, TopicData};
@@ -20,30 +21,54 @@ use fake_broker::FakeBroker;
 /// Long enough for a loaded machine; nothing waits for it when all is well.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Tests may share a real server: each has a tree of its own.
+static NEXT_TREE: AtomicUsize = AtomicUsize::new(0);
+
 struct Cluster {
-    zookeeper_server: Server,
+    /// `None`: a real one, named by the variable ZOOKEEPER.
+    zookeeper_server: Option<Server>,
+    connect: String,
     admin: ZooKeeper,
     controller: Controller,
 }
 
 impl Cluster {
     async fn start() -> Self {
-        let zookeeper_server = Server::start(ServerConfig::default()).await.unwrap();
-        let connect = zookeeper_server.connect_string();
+        let (zookeeper_server, connect) = match std::env::var("ZOOKEEPER") {
+            Ok(address) => {
+                let tree = NEXT_TREE.fetch_add(1, Ordering::Relaxed);
+                (None, format!("{address}/zurau-controller-test-{}-{tree}", std::process::id()))
+            }
+            Err(_) => {
+                let server = Server::start(ServerConfig::default()).await.unwrap();
+                let connect = server.connect_string();
+                (Some(server), connect)
+            }
+        };
         let controller = controller(1, &connect).await;
         let config = ZooKeeperConfig {
-            connect,
+            connect: connect.clone(),
             session_timeout: Duration::from_secs(10),
             connection_timeout: TIMEOUT,
         };
         let admin = ZooKeeper::connect(config).await.unwrap();
-        let cluster = Self { zookeeper_server, admin, controller };
+        let cluster = Self { zookeeper_server, connect, admin, controller };
         cluster.until("parents exist", async |cluster| cluster.text("/cluster/id").await.is_some()).await;
         cluster
     }
 
     async fn broker(&self, id: i32) -> FakeBroker {
-        FakeBroker::start(id, &self.zookeeper_server.connect_string()).await
+        FakeBroker::start(id, &self.connect).await
+    }
+
+    /// Only the in-process server can be told to misbehave.
+    fn in_process(&self) -> Option<&Server> {
+        if self.zookeeper_server.is_none() {
+            eprintln!(
+                "\n*** NOT TESTED with the server of the variable ZOOKEEPER: it needs the in-process one ***\n"
+            );
+        }
+        self.zookeeper_server.as_ref()
     }
 
     async fn create(&self, path: &str, data: &str) {
@@ -228,8 +253,7 @@ async fn a_leader_changes_its_isr_through_the_controller_and_shuts_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_takes_over() {
     let cluster = Cluster::start().await;
-    let connect = cluster.zookeeper_server.connect_string();
-    let standby = controller(2, &connect).await;
+    let standby = controller(2, &cluster.connect).await;
     let _brokers = [cluster.broker(1).await, cluster.broker(2).await];
     cluster.create("/brokers/topics/t", "").await;
     cluster.create_partition("t", 0, "[1,2]").await;
@@ -265,8 +289,9 @@ async fn l1_connections_are_cut_while_a_broker_dies_and_a_topic_is_written() {
     cluster.create_partition("t", 0, "[1,2]").await;
     cluster.until_text("/brokers/topics/t/0/leader", "1").await;
     let session = one.zookeeper.session_id();
-    cluster.zookeeper_server.drop_connections();
-    cluster.zookeeper_server.expire_session(session);
+    let Some(server) = cluster.in_process() else { return };
+    server.drop_connections();
+    server.expire_session(session);
     for (path, data) in
         [("/brokers/topics/u", ""), ("/brokers/topics/u/0", ""), ("/brokers/topics/u/0/replicas", "[2]")]
     {
@@ -289,7 +314,8 @@ async fn the_session_of_the_active_controller_expires() {
     cluster.create_partition("t", 0, "[1,2]").await;
     cluster.until_text("/brokers/topics/t/0/leader", "1").await;
     let owner = cluster.admin.get("/controller").await.unwrap().unwrap().ephemeral_owner;
-    cluster.zookeeper_server.expire_session(owner);
+    let Some(server) = cluster.in_process() else { return };
+    server.expire_session(owner);
     cluster.until_text("/controller_epoch", "2").await;
     cluster.until("all is told again", async |_| one.told.lock().full_requests == 2).await;
     assert_eq!(one.told.lock().roles["t-0"], (1, 0), "a serving leader is left alone");
