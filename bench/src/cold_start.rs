@@ -10,7 +10,7 @@ use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::records::Compression;
 use zurau_tests::eventually;
 use zurau_tests::kafka::{KafkaClient, topic_name};
-use zurau_tests::port::free_port;
+use zurau_tests::port::{free_port, free_port_row};
 use zurau_tests::process::Process;
 use zurau_tests::programs::binary;
 use zurau_tests::records::{encode_batch, now_ms};
@@ -27,7 +27,7 @@ pub(crate) struct ColdStart {
 /// The cluster does not start or takes no record.
 pub(crate) fn measure(directory: &Path) -> Result<ColdStart> {
     let log = directory.join("dev.log");
-    let port = free_port();
+    let port = free_port_row(3);
     let zookeeper_port = free_port();
     let mut command = Command::new(binary("zurau")?);
     command.args(["dev", "--port", &port.to_string(), "--zookeeper-port", &zookeeper_port.to_string()]);

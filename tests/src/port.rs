@@ -22,3 +22,18 @@ pub fn free_port() -> u16 {
     }
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
 }
+
+/// The first of `count` neighbouring free ports, none of which [`free_port`] will give out again in this process.
+///
+/// # Panics
+/// If there is no such row.
+pub fn free_port_row(count: u16) -> u16 {
+    for _ in 0..COUNT {
+        let first = free_port();
+        let next = (1..count).map(|_| free_port());
+        if next.zip(first + 1..).all(|(port, wanted)| port == wanted) {
+            return first;
+        }
+    }
+    panic!("no row of {count} free ports");
+}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use kafka_protocol::records::Compression;
 use rustix::process::Signal;
 use zurau_tests::kafka::KafkaClient;
-use zurau_tests::port::free_port;
+use zurau_tests::port::{free_port, free_port_row};
 use zurau_tests::process::Process;
 use zurau_tests::programs::binary;
 use zurau_tests::records::{encode_batch, now_ms};
@@ -23,17 +23,6 @@ struct Dev {
     process: Process,
     bootstrap: String,
     zookeeper: String,
-}
-
-/// Three neighbouring free ports, since the brokers take them in a row.
-fn port_row() -> u16 {
-    loop {
-        let first = free_port();
-        let free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if free(first + 1) && free(first + 2) {
-            return first;
-        }
-    }
 }
 
 impl Dev {
@@ -96,7 +85,7 @@ fn a_cluster_in_one_command_keeps_topics_and_records() {
     scenario("dev", |directory| {
         let (_, data) = data_directory(directory);
         let log = directory.join("dev.log");
-        let port = port_row().to_string();
+        let port = free_port_row(3).to_string();
         let zookeeper_port = free_port().to_string();
         let arguments = ["--port", &port, "--data", &data, "--zookeeper-port", &zookeeper_port];
 
@@ -134,7 +123,7 @@ fn a_cluster_in_one_command_with_a_real_zookeeper() {
     scenario("dev-real", |directory| {
         let server = ZooKeeperServer::start(ZooKeeperKind::Real, directory.path())?;
         let (_, data) = data_directory(directory);
-        let port = port_row().to_string();
+        let port = free_port_row(3).to_string();
         let address = server.address();
         let arguments = ["--port", &port, "--data", &data, "--zookeeper", &address];
         let dev = Dev::start(&directory.join("dev.log"), &arguments)?;
