@@ -9,6 +9,8 @@ mod produce;
 mod report;
 mod verify;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Load generator and measurements.
@@ -25,8 +27,13 @@ enum Workload {
     Produce(produce::ProduceArguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().workload {
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().workload {
         Workload::Produce(arguments) => produce::run(&arguments),
+    };
+    if let Err(error) = outcome {
+        eprintln!("{error:#}");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
 }

@@ -153,7 +153,9 @@ impl Machine {
             let goes = topic.is_none_or(|topic| self.is_deleting(topic) || topic.node.is_absent());
             return if goes || partition.state.is_absent() { None } else { partition.work.published.clone() };
         };
-        let known_isr = || partition.work.published.as_ref().map(|known| known.isr.clone());
+        // What was published while the partition waited for its start holds no ISR.
+        let published = partition.work.published.as_ref().filter(|known| !known.isr.is_empty());
+        let known_isr = || published.map(|known| known.isr.clone());
         let Some(state) = partition.state.value() else {
             // The record is missing or unreadable: an error, and a serving leader goes on.
             if let Some(known) = partition.work.published.as_ref().filter(|known| known.leader_epoch.0 >= 0) {
