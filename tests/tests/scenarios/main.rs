@@ -5,6 +5,7 @@ mod bad_input;
 mod controller_loss;
 mod dev;
 mod frames;
+mod groups;
 mod harness;
 mod leader_loss;
 mod real_input;
