@@ -81,6 +81,9 @@ pub struct PartitionChange {
 pub struct PartitionExtra {
     /// `replicas` := these, at the version read; `None` as version when the znode does not exist.
     pub replicas: Option<(Vec<BrokerId>, Option<i32>)>,
+    /// The topic's node is still at this version: a first `state` is not written below a topic that was removed and
+    /// made anew a moment ago (F4).
+    pub topic_version: Option<i32>,
     /// The wanted assignment is removed, at the version read (N9).
     pub remove_wanted: Option<i32>,
     /// `leaving` := these (none of them: it is removed); `None` as version when the znode does not exist.

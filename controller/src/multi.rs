@@ -78,6 +78,9 @@ pub(crate) fn parent_of_error(partition: &TopicPartition) -> String {
 
 fn extra_operations(tp: &TopicPartition, extra: &PartitionExtra) -> Vec<Op> {
     let mut ops = Vec::new();
+    if let Some(version) = extra.topic_version {
+        ops.push(Op::CheckVersion { path: Znode::Topic(tp.topic.clone()).path(), version });
+    }
     if let Some((ids, version)) = &extra.replicas {
         ops.push(put(&Znode::Replicas(tp.clone()), encode_ids(ids), *version));
     }
@@ -164,6 +167,7 @@ mod tests {
         let write = PartitionWrite { state: Some(state), delete_leader: true, ..PartitionWrite::default() };
         let extra = PartitionExtra {
             replicas: Some((ids, Some(1))),
+            topic_version: None,
             remove_wanted: Some(0),
             leaving: Some((vec![BrokerId(1)], None)),
         };

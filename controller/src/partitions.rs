@@ -110,7 +110,9 @@ impl Machine {
     fn start(&mut self, tp: &TopicPartition) {
         let partition = &self.cluster.partitions[tp];
         let Some(replicas) = partition.replicas.value().cloned() else { return };
-        let contiguous = self.cluster.topics.get(&tp.topic).map_or(0, |topic| topic.contiguous);
+        let topic = self.cluster.topics.get(&tp.topic);
+        let contiguous = topic.map_or(0, |topic| topic.contiguous);
+        let topic_version = topic.and_then(|topic| topic.node.version());
         if tp.partition >= contiguous || !partition.exists {
             return;
         }
@@ -122,7 +124,7 @@ impl Machine {
                 target: replicas,
                 reason: Reason::NewPartition,
                 recovery: false,
-                extra: PartitionExtra::default(),
+                extra: PartitionExtra { topic_version, ..PartitionExtra::default() },
             };
             self.write_epoch(tp, epoch);
         }
@@ -352,6 +354,7 @@ impl Machine {
                 let before = partition.leaving.value().map_or(&[][..], Vec::as_slice);
                 let all = difference(&union(before, &leaving), step.target);
                 let extra = PartitionExtra {
+                    topic_version: None,
                     replicas: Some((step.target.to_vec(), partition.replicas.version())),
                     remove_wanted: partition.wanted.version(),
                     leaving: (all != before).then(|| (all, partition.leaving.version())),
