@@ -19,7 +19,7 @@ use zurau_common::wire::control::{
     LEADER_AND_ISR_VERSION, LeaderAndIsrHeader, STOP_REPLICA_VERSION, UPDATE_METADATA_VERSION,
     leader_and_isr_request,
 };
-use zurau_common::wire::peer::{Peer, PeerError};
+use zurau_common::wire::peer::Peer;
 
 use crate::action::{LiveBroker, PartitionMetadata, StopReplica};
 use crate::event::{Event, LeaderAndIsrAnswer};
@@ -255,7 +255,7 @@ impl Courier {
         Ok(())
     }
 
-    async fn tell(&self, peer: &Peer, full: bool, partitions: &[LeaderAndIsr]) -> Result<(), PeerError> {
+    async fn tell(&self, peer: &Peer, full: bool, partitions: &[LeaderAndIsr]) -> anyhow::Result<()> {
         let header = LeaderAndIsrHeader {
             controller_id: self.sender.controller_id,
             controller_epoch: self.sender.controller_epoch,
@@ -270,7 +270,7 @@ impl Courier {
         };
         let message: LeaderAndIsrRequest = leader_and_isr_request(header, partitions, &leaders);
         let response = peer.call_within(self.timeout, LEADER_AND_ISR_VERSION, &message).await?;
-        self.look_at(response.error_code);
+        self.look_at(response.error_code)?;
         let answers: Vec<LeaderAndIsrAnswer> = messages::leader_and_isr_answers(partitions, &response);
         for answer in answers.iter().filter(|answer| answer.outcome.is_err()) {
             let (broker, partition, epoch) = (self.broker.broker, &answer.partition, answer.leader_epoch);
@@ -281,10 +281,10 @@ impl Courier {
         Ok(())
     }
 
-    async fn stop(&self, peer: &Peer, stops: &[StopReplica]) -> Result<(), PeerError> {
+    async fn stop(&self, peer: &Peer, stops: &[StopReplica]) -> anyhow::Result<()> {
         let message: StopReplicaRequest = messages::stop_replica(self.sender, stops);
         let response = peer.call_within(self.timeout, STOP_REPLICA_VERSION, &message).await?;
-        self.look_at(response.error_code);
+        self.look_at(response.error_code)?;
         let whole = Rejection::from_code(response.error_code);
         for stop in stops {
             let found = response.partition_errors.iter().find(|answer| {
@@ -310,16 +310,16 @@ impl Courier {
         Ok(())
     }
 
-    async fn update_metadata(&self, peer: &Peer, message: &UpdateMetadataRequest) -> Result<(), PeerError> {
+    async fn update_metadata(&self, peer: &Peer, message: &UpdateMetadataRequest) -> anyhow::Result<()> {
         let response = peer.call_within(self.timeout, UPDATE_METADATA_VERSION, message).await?;
-        self.look_at(response.error_code);
+        self.look_at(response.error_code)?;
         if let Some(rejection) = Rejection::from_code(response.error_code) {
             warn!(broker = %self.broker.broker, "UpdateMetadata was refused: {rejection}");
         }
         Ok(())
     }
 
-    async fn ask_log_ends(&self, peer: &Peer, partitions: &[TopicPartition]) -> Result<(), PeerError> {
+    async fn ask_log_ends(&self, peer: &Peer, partitions: &[TopicPartition]) -> anyhow::Result<()> {
         let message: OffsetForLeaderEpochRequest = messages::log_end_query(partitions);
         let response = peer.call_within(self.timeout, OFFSET_FOR_LEADER_EPOCH_VERSION, &message).await?;
         for tp in partitions {
@@ -334,9 +334,16 @@ impl Courier {
         Ok(())
     }
 
-    fn look_at(&self, error_code: i16) {
-        if Rejection::from_code(error_code) == Some(Rejection::StaleControllerEpoch) {
-            self.reply(Reply::NewerController);
+    /// A broker that knows another registration of itself than the controller has not heard the request: it is
+    /// repeated until ZooKeeper says which of the two is right.
+    fn look_at(&self, error_code: i16) -> anyhow::Result<()> {
+        match Rejection::from_code(error_code) {
+            Some(rejection @ Rejection::StaleBrokerEpoch) => Err(rejection.into()),
+            Some(Rejection::StaleControllerEpoch) => {
+                self.reply(Reply::NewerController);
+                Ok(())
+            }
+            _ => Ok(()),
         }
     }
 

@@ -72,8 +72,7 @@ impl FakeBroker {
             ListenerAddress { name: ListenerName::from("PLAINTEXT"), host: "127.0.0.1".into(), port: 0 };
         let server = Server::bind(&[listener], ServerLimits::default(), Arc::new(handler)).await.unwrap();
         let port = server.local_addresses()[0].1.port();
-        let registered = register(&zookeeper, id, port).await;
-        *epoch.lock() = registered;
+        let registered = register(&zookeeper, id, port, &epoch).await;
         Self { epoch: registered, zookeeper, told, _server: server }
     }
 
@@ -84,7 +83,7 @@ impl FakeBroker {
 }
 
 /// The three steps of a registration, without records to look at.
-async fn register(zookeeper: &ZooKeeper, id: BrokerId, port: u16) -> BrokerEpoch {
+async fn register(zookeeper: &ZooKeeper, id: BrokerId, port: u16, own: &Mutex<BrokerEpoch>) -> BrokerEpoch {
     let path = Znode::BrokerEpoch(id).path();
     let (op, epoch) = match zookeeper.get(&path).await.unwrap() {
         Some(node) => {
@@ -93,6 +92,8 @@ async fn register(zookeeper: &ZooKeeper, id: BrokerId, port: u16) -> BrokerEpoch
         None => (Op::Create { path, data: b"x".to_vec(), lifetime: Lifetime::Persistent }, 0),
     };
     zookeeper.multi(&[op]).await.unwrap();
+    // Known before anybody can see the broker.
+    *own.lock() = BrokerEpoch(i64::from(epoch));
     let address = Address { host: "127.0.0.1".into(), port };
     let create =
         Op::Create { path: Znode::Broker(id).path(), data: address.encode(), lifetime: Lifetime::Ephemeral };
