@@ -4,6 +4,7 @@
 //! than the partition's is never asked, so it does not matter in which order leaderships come and go (GRP-03).
 
 use std::collections::{BTreeSet, HashMap};
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -74,39 +75,51 @@ impl GroupCoordinator {
         }
     }
 
-    /// Asks the group's coordinator, if it is here.
+    /// Hands a request to the group's coordinator, if it is here. Requests that are handed over one after the other are
+    /// looked at in that order.
+    pub(crate) async fn hand_over<A: Ask>(
+        &self,
+        context: &BrokerContext,
+        group: &GroupId,
+        request: A,
+    ) -> HandedOver<A> {
+        let number = self.topic.partition_of(context, group);
+        let answered = match self.mailbox(context, number) {
+            Ok(mailbox) => {
+                let (answer, answered) = oneshot::channel();
+                let command =
+                    Command::Ask { group: Arc::clone(group), request: request.into_request(), answer };
+                mailbox.send(command).await.map(|()| answered).map_err(|_| Rejection::NotCoordinator)
+            }
+            Err(rejection) => Err(rejection),
+        };
+        HandedOver { answered, write_timeout: self.commit_timeout, asked: PhantomData }
+    }
+
+    /// Asks the group's coordinator, and waits for its answer.
     ///
     /// # Errors
-    /// `NotCoordinator`, `CoordinatorLoadInProgress`: nobody has looked at the request, or nobody can answer it now.
+    /// As [`HandedOver::answer`].
     pub(crate) async fn ask<A: Ask>(
         &self,
         context: &BrokerContext,
         group: &GroupId,
         request: A,
     ) -> Result<A::Answer, Rejection> {
-        let number = self.topic.partition_of(context, group);
-        let mailbox = self.mailbox(context, number)?;
-        let (answer, answered) = oneshot::channel();
-        let command = Command::Ask { group: Arc::clone(group), request: request.into_request(), answer };
-        mailbox.send(command).await.map_err(|_| Rejection::NotCoordinator)?;
-        let answer = answered.await.map_err(|_| Rejection::NotCoordinator)?;
-        Ok(A::answer_from(answer).expect("a coordinator answers what it was asked"))
+        self.hand_over(context, group, request).await.answer().await
     }
 
-    /// As [`GroupCoordinator::ask`] for what is answered after a write. A write that takes longer than
-    /// `offsets.commit.timeout.ms` may still succeed; the client is told to look again.
+    /// As [`GroupCoordinator::ask`] for what is answered after a write.
     ///
     /// # Errors
-    /// As [`GroupCoordinator::ask`], and `CoordinatorNotAvailable`.
+    /// As [`HandedOver::answer_to_write`].
     pub(crate) async fn ask_to_write<A: Ask>(
         &self,
         context: &BrokerContext,
         group: &GroupId,
         request: A,
     ) -> Result<A::Answer, Rejection> {
-        let asked = self.ask(context, group, request);
-        let answered = tokio::time::timeout(self.commit_timeout, asked).await;
-        answered.unwrap_or(Err(Rejection::CoordinatorNotAvailable))
+        self.hand_over(context, group, request).await.answer_to_write().await
     }
 
     /// The groups of all coordinators here, and whether some could not be asked because they load.
@@ -206,6 +219,32 @@ impl GroupCoordinator {
             // A coordinator that ends meanwhile is followed by one that looks at its topics again.
             let _ = mailbox.send(Command::TopicsDeleted(topics.to_vec())).await;
         }
+    }
+}
+
+/// A request that a coordinator has, or will never have.
+#[derive(Debug)]
+pub(crate) struct HandedOver<A> {
+    answered: Result<oneshot::Receiver<Answer>, Rejection>,
+    write_timeout: Duration,
+    asked: PhantomData<fn() -> A>,
+}
+
+impl<A: Ask> HandedOver<A> {
+    /// # Errors
+    /// `NotCoordinator`, `CoordinatorLoadInProgress`: nobody has looked at the request, or nobody can answer it now.
+    pub(crate) async fn answer(self) -> Result<A::Answer, Rejection> {
+        let answer = self.answered?.await.map_err(|_| Rejection::NotCoordinator)?;
+        Ok(A::answer_from(answer).expect("a coordinator answers what it was asked"))
+    }
+
+    /// A write that takes longer than `offsets.commit.timeout.ms` may still succeed; the client is told to look again.
+    ///
+    /// # Errors
+    /// As [`HandedOver::answer`], and `CoordinatorNotAvailable`.
+    pub(crate) async fn answer_to_write(self) -> Result<A::Answer, Rejection> {
+        let answered = tokio::time::timeout(self.write_timeout, self.answer()).await;
+        answered.unwrap_or(Err(Rejection::CoordinatorNotAvailable))
     }
 }
 

@@ -16,15 +16,21 @@ use crate::groups::{CommitRequest, CommittedTopic, OffsetToCommit};
 use crate::metadata::MetadataImage;
 
 pub(super) fn start(call: Call) -> Starting {
-    call.later(|call, request: OffsetCommitRequest| async move {
+    Box::pin(async move {
+        let request = match call.decode::<OffsetCommitRequest>() {
+            Ok(request) => request,
+            Err(refused) => return refused,
+        };
         let image = call.context.metadata.image();
         let asked = wanted(&request, &image);
-        let answer = if asked.topics.iter().all(|(_, offsets)| offsets.is_empty()) {
-            Ok(Vec::new())
-        } else {
-            call.context.groups.ask_to_write(&call.context, &text(&request.group_id), asked).await
-        };
-        respond(&request, &image, answer)
+        if asked.topics.iter().all(|(_, offsets)| offsets.is_empty()) {
+            return call.reply().now(&respond(&request, &image, Ok(Vec::new())));
+        }
+        // The coordinator has it before the next request of the connection is read: commits keep their order, and do
+        // not wait for one another.
+        let group = text(&request.group_id);
+        let handed_over = call.context.groups.hand_over(&call.context, &group, asked).await;
+        call.pend(|_| async move { respond(&request, &image, handed_over.answer_to_write().await) })
     })
 }
 
