@@ -207,20 +207,25 @@ fn only_the_layout_spells_znode_paths() {
     fail_on(&problems);
 }
 
-/// Words in backquotes that are paths of this repository: whole ones, and below a line that begins with a folder in
-/// bold, those of that folder.
-fn named_paths(text: &str) -> BTreeSet<String> {
+/// Words in backquotes that are paths of this repository: whole ones; below a line that begins with a folder in bold,
+/// those of that folder; and in an item that begins with a subfolder, those of the subfolder.
+fn named_paths(text: &str, exists: impl Fn(&str) -> bool) -> BTreeSet<String> {
     const TOPS: [&str; 8] =
         ["common/", "controller/", "broker/", "zookeeper/", "cli/", "tests/", "bench/", ".ci/"];
     let is_whole = |word: &str| TOPS.iter().any(|top| word.starts_with(top));
     let mut paths = BTreeSet::new();
     let mut folder = None;
+    let mut subfolder = None;
     for line in text.lines() {
         if line.starts_with('#') {
             folder = None;
         }
         if let Some((name, _)) = line.strip_prefix("**`").and_then(|rest| rest.split_once("`**")) {
             folder = Some(name);
+            subfolder = None;
+        }
+        if let Some(item) = line.strip_prefix("- ") {
+            subfolder = item.strip_prefix('`').and_then(|item| item.split_once("/`")).map(|(name, _)| name);
         }
         for word in line.split('`').skip(1).step_by(2) {
             let path = word.trim_end_matches('/');
@@ -232,7 +237,10 @@ fn named_paths(text: &str) -> BTreeSet<String> {
             if is_whole(word) {
                 paths.insert(path.to_owned());
             } else if let Some(folder) = folder.filter(|_| is_below && !word.starts_with('/')) {
-                paths.insert(format!("{folder}/{path}"));
+                let inner = subfolder.map(|subfolder| format!("{folder}/{subfolder}/{path}"));
+                paths.insert(
+                    inner.filter(|inner| exists(inner)).unwrap_or_else(|| format!("{folder}/{path}")),
+                );
             }
         }
     }
@@ -244,7 +252,7 @@ fn every_path_that_the_architecture_names_exists() {
     let root = project_root();
     let mut problems = Vec::new();
     for document in ["ARCHITECTURE.md", "README.md"] {
-        let paths = named_paths(&read(&root.join(document)));
+        let paths = named_paths(&read(&root.join(document)), |path| root.join(path).exists());
         if document == "ARCHITECTURE.md" {
             assert!(paths.len() >= 20, "{document} names only {paths:?}");
         }
