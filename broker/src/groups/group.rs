@@ -89,6 +89,14 @@ impl Member {
     }
 }
 
+/// How long an empty group waits for more members, by the clock of [`Now::elapsed_ms`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gathering {
+    pub(crate) last_arrival_ms: i64,
+    /// The rebalance timeout of the first member is over.
+    pub(crate) until_ms: i64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) id: GroupId,
@@ -108,10 +116,8 @@ pub(crate) struct Group {
     pub(crate) pending_members: BTreeSet<MemberId>,
     /// Members of this generation that have not asked for their assignment; a subset of `members`.
     pub(crate) pending_sync: BTreeSet<MemberId>,
-    /// While an empty group gathers members: how much longer it may do so.
-    pub(crate) initial_delay_left_ms: Option<i64>,
-    /// Somebody came since the delay was last extended.
-    pub(crate) new_member_added: bool,
+    /// Set while an empty group gathers its first members.
+    pub(crate) gathering: Option<Gathering>,
     /// The assignment that is being stored.
     pub(crate) assignment_write: Option<WriteId>,
     /// What the members of a consumer group read; `None` when their subscriptions cannot be read.
@@ -133,8 +139,7 @@ impl Group {
             static_members: HashMap::new(),
             pending_members: BTreeSet::new(),
             pending_sync: BTreeSet::new(),
-            initial_delay_left_ms: None,
-            new_member_added: false,
+            gathering: None,
             assignment_write: None,
             subscribed_topics: None,
             offsets: Offsets::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zurau_common::rejection::Rejection;
 
-use super::group::{Group, GroupState, Member};
+use super::group::{Gathering, Group, GroupState, Member};
 use super::outbox::{Now, Outbox, Replacement, Then, Timer};
 use super::records::MemberId;
 use super::request::{JoinAnswer, JoinRequest, ReplyId};
@@ -124,8 +124,8 @@ impl Group {
         if self.pending_members.remove(&member_id) {
             out.timers.cancel(&Timer::Pending(Arc::clone(&self.id), Arc::clone(&member_id)));
         }
-        if self.is(GroupState::PreparingRebalance) && self.generation == 0 {
-            self.new_member_added = true;
+        if let Some(gathering) = self.gathering.as_mut().filter(|_| self.generation == 0) {
+            gathering.last_arrival_ms = now.elapsed_ms;
         }
         if self.members.is_empty() {
             self.protocol_type = Some(request.protocol_type);
@@ -289,8 +289,8 @@ impl Group {
         let timer = Timer::Rebalance(Arc::clone(&self.id));
         if gathers {
             let delay_ms = out.settings.initial_rebalance_delay_ms;
-            self.initial_delay_left_ms = Some((timeout_ms - delay_ms).max(0));
-            self.new_member_added = false;
+            let until_ms = now.elapsed_ms + timeout_ms.max(delay_ms);
+            self.gathering = Some(Gathering { last_arrival_ms: now.elapsed_ms, until_ms });
             out.timers.set(timer, now.elapsed_ms + delay_ms);
         } else {
             out.timers.set(timer, now.elapsed_ms + timeout_ms);
@@ -298,27 +298,26 @@ impl Group {
         }
     }
 
-    /// The time to join is over. A group that gathers its first members gives each newcomer's successor a chance.
+    /// The time to join is over; but a group that gathers its first members waits until nobody has come for
+    /// `group.initial.rebalance.delay.ms`. Kafka adds the whole delay again if anybody came, which makes every group of
+    /// two wait twice as long.
     pub(crate) fn rebalance_timer_fired(&mut self, now: Now, out: &mut Outbox) {
         if !self.is(GroupState::PreparingRebalance) {
             return;
         }
-        if let Some(left_ms) = self.initial_delay_left_ms
-            && self.new_member_added
-            && 0 < left_ms
-        {
-            let delay_ms = out.settings.initial_rebalance_delay_ms.min(left_ms);
-            self.new_member_added = false;
-            self.initial_delay_left_ms = Some(left_ms - delay_ms);
-            out.timers.set(Timer::Rebalance(Arc::clone(&self.id)), now.elapsed_ms + delay_ms);
-            return;
+        if let Some(gathering) = self.gathering {
+            let quiet_ms = gathering.last_arrival_ms + out.settings.initial_rebalance_delay_ms;
+            let due_ms = quiet_ms.min(gathering.until_ms);
+            if now.elapsed_ms < due_ms {
+                return out.timers.set(Timer::Rebalance(Arc::clone(&self.id)), due_ms);
+            }
         }
         self.complete_join(now, out);
     }
 
     pub(crate) fn complete_join_if_all_are_here(&mut self, now: Now, out: &mut Outbox) {
         let all_are_here = self.is(GroupState::PreparingRebalance)
-            && self.initial_delay_left_ms.is_none()
+            && self.gathering.is_none()
             && self.pending_members.is_empty()
             && self.members.values().all(|member| member.awaiting_join.is_some());
         if all_are_here {
@@ -345,7 +344,7 @@ impl Group {
             return;
         }
         out.timers.cancel(&timer);
-        self.initial_delay_left_ms = None;
+        self.gathering = None;
         self.begin_generation(now, out);
     }
 
