@@ -116,12 +116,18 @@ pub fn is_known_version(api: ApiKey, version: i16) -> bool {
     (versions.min..=versions.max).contains(&version)
 }
 
-/// Decodes the body of a request, which must end where the frame ends.
+/// Decodes the body of a request, which must end where the frame ends. Metadata may have more, as with Kafka: librdkafka
+/// (2.12) writes the null list of a flexible version as four zero bytes instead of one, and the rest is left over.
 ///
 /// # Errors
 /// [`FrameError::MalformedBody`], [`FrameError::TrailingBytes`], [`FrameError::TooMuchStructure`].
 pub fn decode_request_body<T: Decodable>(frame: &RequestFrame) -> Result<T, FrameError> {
-    decode_body(frame.body.clone(), frame.api())
+    let (message, unread) = decode_front(frame.body.clone(), frame.api())?;
+    if frame.api_key == ApiKey::Metadata as i16 {
+        Ok(message)
+    } else {
+        check_end(message, unread, frame.api())
+    }
 }
 
 /// Decodes a body that came from a peer. Memory is bounded by the body's size, whatever lengths it claims.
@@ -129,6 +135,16 @@ pub fn decode_request_body<T: Decodable>(frame: &RequestFrame) -> Result<T, Fram
 /// # Errors
 /// [`FrameError::MalformedBody`], [`FrameError::TrailingBytes`], [`FrameError::TooMuchStructure`].
 pub fn decode_body<T: Decodable>(body: Bytes, api: ApiVersion) -> Result<T, FrameError> {
+    let (message, unread) = decode_front(body, api)?;
+    check_end(message, unread, api)
+}
+
+fn check_end<T>(message: T, unread: usize, api: ApiVersion) -> Result<T, FrameError> {
+    if unread == 0 { Ok(message) } else { Err(FrameError::TrailingBytes { api, unread }) }
+}
+
+/// The message at the front of a body, and how many bytes follow it.
+fn decode_front<T: Decodable>(body: Bytes, api: ApiVersion) -> Result<(T, usize), FrameError> {
     let mut guard = Guard::suspicious(body.clone());
     let first = decode_from(&mut guard, api);
     if guard.structure_exhausted() {
@@ -141,13 +157,10 @@ pub fn decode_body<T: Decodable>(body: Bytes, api: ApiVersion) -> Result<T, Fram
     decode_from(&mut Guard::trusting(body), api)
 }
 
-fn decode_from<T: Decodable>(guard: &mut Guard, api: ApiVersion) -> Result<T, FrameError> {
+fn decode_from<T: Decodable>(guard: &mut Guard, api: ApiVersion) -> Result<(T, usize), FrameError> {
     let message = T::decode(guard, api.api_version)
         .map_err(|reason| FrameError::MalformedBody { api, reason: reason.to_string().trim().to_owned() })?;
-    match guard.unread() {
-        0 => Ok(message),
-        unread => Err(FrameError::TrailingBytes { api, unread }),
-    }
+    Ok((message, guard.unread()))
 }
 
 /// The version of the header in front of a response: 1 carries tagged fields, 0 does not.

@@ -120,11 +120,20 @@ fn records_larger_than_the_structure_limit_are_fine() {
 
 #[test]
 fn a_body_ends_where_the_frame_ends() {
-    let mut frame = frame_of(9, &MetadataRequest::default().with_topics(Some(vec![])));
+    let mut frame = frame_of(9, &produce(Bytes::from_static(b"records")));
     frame.body = Bytes::from([&frame.body[..], b"xyz"].concat());
-    let error = decode_request_body::<MetadataRequest>(&frame).unwrap_err();
+    let error = decode_request_body::<ProduceRequest>(&frame).unwrap_err();
     assert_eq!(error, FrameError::TrailingBytes { api: frame.api(), unread: 3 });
-    assert_eq!(error.to_string(), "the body of a Metadata v9 frame has 3 bytes after its last field");
+    assert_eq!(error.to_string(), "the body of a Produce v9 frame has 3 bytes after its last field");
+}
+
+#[test]
+fn a_metadata_request_of_librdkafka_for_all_topics_is_understood() {
+    let mut frame = frame_of(12, &MetadataRequest::default().with_topics(None));
+    // Four bytes for the null list, then two booleans and no tags.
+    frame.body = Bytes::from_static(&[0, 0, 0, 0, 0, 0, 0]);
+    let request = decode_request_body::<MetadataRequest>(&frame).unwrap();
+    assert_eq!((request.topics, request.allow_auto_topic_creation), (None, false));
 }
 
 #[test]
