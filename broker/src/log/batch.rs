@@ -15,6 +15,7 @@ const LENGTH_MIN: i32 = (HEADER_BYTES - LOG_OVERHEAD) as i32;
 /// First byte that the CRC covers.
 pub(crate) const CRC_START: usize = 21;
 pub(crate) const BASE_OFFSET_AT: usize = 0;
+pub(crate) const BATCH_LENGTH_AT: usize = 8;
 pub(crate) const LEADER_EPOCH_AT: usize = 12;
 pub(crate) const MAGIC_AT: usize = 16;
 pub(crate) const CRC_AT: usize = 17;
@@ -104,7 +105,7 @@ impl BatchHeader {
             return Err(BatchError::Short { needed: HEADER_BYTES, available: bytes.len() });
         }
         let magic = bytes[MAGIC_AT] as i8;
-        let batch_length = i32::from_be_bytes(array(bytes, 8));
+        let batch_length = i32::from_be_bytes(array(bytes, BATCH_LENGTH_AT));
         if magic != MAGIC {
             return Err(BatchError::Magic(magic));
         }

@@ -11,11 +11,14 @@ use thiserror::Error;
 /// Largest body that is validated; a batch that expands further is refused.
 pub(crate) const DECOMPRESSED_BYTES_MAX: usize = 128 << 20;
 
-const NONE: u8 = 0;
-const GZIP: u8 = 1;
-const SNAPPY: u8 = 2;
-const LZ4: u8 = 3;
-const ZSTD: u8 = 4;
+pub(crate) const NONE: u8 = 0;
+pub(crate) const GZIP: u8 = 1;
+pub(crate) const SNAPPY: u8 = 2;
+pub(crate) const LZ4: u8 = 3;
+pub(crate) const ZSTD: u8 = 4;
+
+/// Kafka's default, which is its fast encoder and not the level 9 of the other one (KIP-390).
+const LZ4_LEVEL_DEFAULT: i32 = 9;
 
 /// Frame that Java and librdkafka put around snappy blocks: magic, version, lowest compatible version.
 const SNAPPY_FRAME_MAGIC: &[u8] = b"\x82SNAPPY\0";
@@ -65,22 +68,29 @@ fn read_limited(reader: impl Read, limit_bytes: usize) -> Result<Vec<u8>, Decomp
     Ok(plain)
 }
 
-/// Packs the plain records of a batch. `compression` is what [`decompress`] takes.
+/// Packs the plain records of a batch. `compression` is what [`decompress`] takes. `level`: of gzip (0-9), lz4 (1-17) or
+/// zstd; `None`, gzip's −1 and lz4's 9 stand for the codec's default.
 ///
 /// # Errors
 /// An unknown compression type, or what the library says.
-pub(crate) fn compress(compression: u8, plain: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn compress(compression: u8, level: Option<i32>, plain: &[u8]) -> io::Result<Vec<u8>> {
     match compression {
         NONE => Ok(plain.to_vec()),
         GZIP => {
-            let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+            let level = level.and_then(|level| u32::try_from(level).ok());
+            let level = level
+                .map_or_else(flate2::Compression::default, |level| flate2::Compression::new(level.min(9)));
+            let mut encoder = GzEncoder::new(Vec::new(), level);
             encoder.write_all(plain)?;
             encoder.finish()
         }
         SNAPPY => snappy_frame(plain),
         LZ4 => {
-            // The Java client reads only independent blocks.
+            // The library ends at 12 and takes what is above for it. The Java client reads only independent blocks.
+            let level =
+                level.filter(|level| *level != LZ4_LEVEL_DEFAULT).and_then(|level| u32::try_from(level).ok());
             let mut encoder = lz4::EncoderBuilder::new()
+                .level(level.unwrap_or(0))
                 .block_mode(lz4::BlockMode::Independent)
                 .block_size(lz4::BlockSize::Max64KB)
                 .checksum(lz4::ContentChecksum::NoChecksum)
@@ -89,7 +99,7 @@ pub(crate) fn compress(compression: u8, plain: &[u8]) -> io::Result<Vec<u8>> {
             let (packed, result) = encoder.finish();
             result.map(|()| packed)
         }
-        ZSTD => zstd::stream::encode_all(plain, 0),
+        ZSTD => zstd::stream::encode_all(plain, level.unwrap_or(0)),
         other => Err(io::Error::other(format!("compression type {other}"))),
     }
 }
@@ -169,11 +179,17 @@ mod tests {
         let plain: Vec<u8> = (0..100_000_u32).flat_map(|n| (n / 7).to_be_bytes()).collect();
         for compression in [NONE, GZIP, SNAPPY, LZ4, ZSTD] {
             for part in [&plain[..], &[]] {
-                let packed = compress(compression, part).unwrap();
-                assert_eq!(decompress(compression, &packed).unwrap(), part, "type {compression}");
+                for level in [None, Some(-1), Some(1), Some(9), Some(17)] {
+                    let packed = compress(compression, level, part).unwrap();
+                    assert_eq!(
+                        decompress(compression, &packed).unwrap(),
+                        part,
+                        "type {compression}, {level:?}"
+                    );
+                }
             }
         }
-        assert!(compress(5, &plain).is_err());
+        assert!(compress(5, None, &plain).is_err());
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use zurau_common::config::{CleanupPolicy, CompressionType, TimestampType, TopicConfig};
 
+use super::compression::{GZIP, LZ4, NONE, SNAPPY, ZSTD};
+
 /// Settings of one log. All sizes are bytes, all times milliseconds; `-1` means unlimited where Kafka says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
@@ -35,8 +37,8 @@ pub struct LogConfig {
     pub flush_ms: i64,
     /// `cleanup.policy`.
     pub cleanup_policy: CleanupPolicy,
-    /// `compression.type`.
-    pub compression_type: CompressionType,
+    /// `compression.type`, with `compression.<type>.level`.
+    pub compression: Recompression,
     /// `file.delete.delay.ms`: between taking a segment out of the log and removing its files.
     pub file_delete_delay_ms: i64,
     /// `preallocate`: reserve `segment_bytes` on disk when a segment is created.
@@ -51,6 +53,42 @@ pub struct LogConfig {
     pub min_cleanable_millionths: u32,
     /// `producer.id.expiration.ms` (broker setting): state of a silent producer is dropped after this time.
     pub producer_id_expiration_ms: i64,
+}
+
+/// In which form a leader stores the records of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recompression {
+    pub target: CompressionType,
+    /// As the codec of `target` counts; `None`: its default.
+    pub level: Option<i32>,
+}
+
+impl Recompression {
+    /// As the producer sent them.
+    pub const KEEP: Self = Self { target: CompressionType::Producer, level: None };
+
+    fn from_topic(topic: &TopicConfig) -> Self {
+        let target = topic.compression_type;
+        let level = match target {
+            CompressionType::Gzip => Some(topic.compression_gzip_level),
+            CompressionType::Lz4 => Some(topic.compression_lz4_level),
+            CompressionType::Zstd => Some(topic.compression_zstd_level),
+            CompressionType::Producer | CompressionType::Uncompressed | CompressionType::Snappy => None,
+        };
+        Self { target, level }
+    }
+
+    /// The compression type in the attributes of stored batches; `None`: as the producer sent it.
+    pub(crate) fn stored_as(self) -> Option<u8> {
+        match self.target {
+            CompressionType::Producer => None,
+            CompressionType::Uncompressed => Some(NONE),
+            CompressionType::Gzip => Some(GZIP),
+            CompressionType::Snappy => Some(SNAPPY),
+            CompressionType::Lz4 => Some(LZ4),
+            CompressionType::Zstd => Some(ZSTD),
+        }
+    }
 }
 
 impl Default for LogConfig {
@@ -70,7 +108,7 @@ impl Default for LogConfig {
             flush_messages: i64::MAX,
             flush_ms: i64::MAX,
             cleanup_policy: CleanupPolicy { compact: false, delete: true },
-            compression_type: CompressionType::Producer,
+            compression: Recompression::KEEP,
             file_delete_delay_ms: 60_000,
             preallocate: false,
             delete_retention_ms: 24 * 3_600_000,
@@ -101,7 +139,7 @@ impl LogConfig {
             flush_messages: topic.flush_messages.map_or(i64::MAX, saturating),
             flush_ms: unlimited(topic.flush_interval),
             cleanup_policy: topic.cleanup_policy,
-            compression_type: topic.compression_type,
+            compression: Recompression::from_topic(topic),
             file_delete_delay_ms: millis(topic.file_delete_delay),
             preallocate: topic.preallocate,
             delete_retention_ms: millis(topic.delete_retention),

@@ -45,7 +45,7 @@ pub(crate) use records::Records;
 
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
 pub use cleaner::{CleaningReport, CleaningSettings, compact_once};
-pub use config::LogConfig;
+pub use config::{LogConfig, Recompression};
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };

@@ -1,16 +1,18 @@
 //! What a leader checks before it takes a client's batches, and the bytes it stores instead of theirs.
 //!
-//! Pure. The records are never copied: a stored batch is a new 61-byte header and a slice of the client's bytes.
-//! Offset and epoch are not covered by the CRC; it is computed anew only when a timestamp field changes.
+//! Pure. The records are not copied: a stored batch is a new 61-byte header and a slice of the client's bytes, unless
+//! `compression.type` asks for other bytes. Offset and epoch are not covered by the CRC; it is computed anew only when
+//! something else changes.
 
 use bytes::{Bytes, BytesMut};
 use zurau_common::config::TimestampType;
 
 use super::batch::{
-    ATTRIBUTES_AT, BASE_OFFSET_AT, BatchError, BatchHeader, Batches, CRC_AT, CRC_START, HEADER_BYTES,
-    LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, check_crc,
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_LENGTH_AT, BatchError, BatchHeader, Batches, COMPRESSION_MASK,
+    CRC_AT, CRC_START, HEADER_BYTES, LEADER_EPOCH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK, check_crc,
 };
-use super::compression::{DecompressError, decompress};
+use super::compression::{DecompressError, compress, decompress};
 use super::config::LogConfig;
 use super::error::{AppendError, RecordError};
 use super::records::Records;
@@ -51,21 +53,23 @@ pub(crate) fn prepare_leader_append(
     records: &Bytes,
     rules: &LeaderRules<'_>,
 ) -> Result<Prepared, AppendError> {
-    let mut prepared = Prepared { headers: Vec::new(), parts: Vec::new(), size_bytes: records.len() };
+    let mut prepared = Prepared { headers: Vec::new(), parts: Vec::new(), size_bytes: 0 };
     let mut next_offset = rules.first_offset;
     let mut walk = Batches::new(records);
     for batch in walk.by_ref() {
         let (header, range) = batch?;
         let bytes = records.slice(range);
-        check_size(&bytes, rules.config)?;
+        check_size(bytes.len(), rules.config)?;
         check_crc(&header, &bytes)?;
         check_header(&header, rules)?;
-        let largest = check_records(&header, &bytes, rules)?;
-        let stored = stamp(&header, &bytes, next_offset, largest, rules);
+        let (largest, packed) = check_records(&header, &bytes, rules)?;
+        let body = packed.unwrap_or_else(|| bytes.slice(HEADER_BYTES..));
+        let stored = stamp(&header, (&bytes, &body), next_offset, largest, rules);
         next_offset = stored.0.next_offset();
+        prepared.size_bytes += stored.0.size_bytes();
         prepared.headers.push(stored.0);
         prepared.parts.push(stored.1);
-        prepared.parts.push(bytes.slice(HEADER_BYTES..));
+        prepared.parts.push(body);
     }
     let rest = records.len() - walk.consumed();
     if rest > 0 {
@@ -78,8 +82,7 @@ pub(crate) fn prepare_leader_append(
     Ok(prepared)
 }
 
-fn check_size(bytes: &Bytes, config: &LogConfig) -> Result<(), AppendError> {
-    let size_bytes = bytes.len();
+fn check_size(size_bytes: usize, config: &LogConfig) -> Result<(), AppendError> {
     let limit_bytes = config.max_message_bytes.max(0) as usize;
     if size_bytes > limit_bytes {
         return Err(AppendError::MessageTooLarge { size_bytes, limit_bytes });
@@ -127,8 +130,13 @@ fn check_header(header: &BatchHeader, rules: &LeaderRules<'_>) -> Result<(), App
     Ok(())
 }
 
-/// Checks every record; returns the largest timestamp.
-fn check_records(header: &BatchHeader, bytes: &Bytes, rules: &LeaderRules<'_>) -> Result<i64, AppendError> {
+/// Checks every record; returns the largest timestamp, and the records in the form that `compression.type` asks for if
+/// that is not the client's.
+fn check_records(
+    header: &BatchHeader,
+    bytes: &Bytes,
+    rules: &LeaderRules<'_>,
+) -> Result<(i64, Option<Bytes>), AppendError> {
     let body = bytes.slice(HEADER_BYTES..);
     let plain = decompress(header.compression(), &body).map_err(|error| match error {
         DecompressError::TooLarge { limit_bytes } => AppendError::invalid(format!(
@@ -164,7 +172,26 @@ fn check_records(header: &BatchHeader, bytes: &Bytes, rules: &LeaderRules<'_>) -
         largest = largest.max(timestamp);
     }
     findings.result()?;
-    Ok(largest)
+    Ok((largest, recompress(header, &plain, rules.config)?))
+}
+
+/// The compression type under which a batch is stored. Markers stay as the coordinator wrote them.
+fn stored_compression(header: &BatchHeader, config: &LogConfig) -> u8 {
+    let kept = header.compression();
+    if header.is_control() { kept } else { config.compression.stored_as().unwrap_or(kept) }
+}
+
+/// The records packed anew, if they are to be stored under another compression type than they came in. The limits on
+/// sizes hold for what is stored, too.
+fn recompress(header: &BatchHeader, plain: &[u8], config: &LogConfig) -> Result<Option<Bytes>, AppendError> {
+    let target = stored_compression(header, config);
+    if target == header.compression() {
+        return Ok(None);
+    }
+    let packed = compress(target, config.compression.level, plain)
+        .map_err(|error| AppendError::invalid(format!("the batch cannot be compressed anew: {error}")))?;
+    check_size(HEADER_BYTES + packed.len(), config)?;
+    Ok(Some(packed.into()))
 }
 
 fn out_of_range(timestamp: i64, rules: &LeaderRules<'_>) -> bool {
@@ -206,15 +233,21 @@ impl Findings {
     }
 }
 
-/// The header as it is stored, as fields and as bytes.
+/// The header as it is stored, as fields and as bytes. `bytes` is the client's batch, `body` the records as stored.
 fn stamp(
     header: &BatchHeader,
-    bytes: &Bytes,
+    (bytes, body): (&Bytes, &Bytes),
     base_offset: i64,
     largest_timestamp: i64,
     rules: &LeaderRules<'_>,
 ) -> (BatchHeader, Bytes) {
     let mut stored = BatchHeader { base_offset, partition_leader_epoch: rules.leader_epoch, ..*header };
+    let compression = stored_compression(header, rules.config);
+    if compression != header.compression() {
+        stored.attributes = (header.attributes & !COMPRESSION_MASK) | i16::from(compression);
+        // At most `max.message.bytes`, which is an i32.
+        stored.batch_length = (HEADER_BYTES - LOG_OVERHEAD + body.len()) as i32;
+    }
     match rules.config.message_timestamp_type {
         TimestampType::CreateTime => stored.max_timestamp = largest_timestamp,
         TimestampType::LogAppendTime => {
@@ -227,10 +260,11 @@ fn stamp(
     put(BASE_OFFSET_AT, &stored.base_offset.to_be_bytes());
     put(LEADER_EPOCH_AT, &stored.partition_leader_epoch.to_be_bytes());
     if stored.max_timestamp != header.max_timestamp || stored.attributes != header.attributes {
+        put(BATCH_LENGTH_AT, &stored.batch_length.to_be_bytes());
         put(MAX_TIMESTAMP_AT, &stored.max_timestamp.to_be_bytes());
         put(ATTRIBUTES_AT, &stored.attributes.to_be_bytes());
         let covered = crc32c::crc32c(&head[CRC_START..]);
-        stored.crc = crc32c::crc32c_append(covered, &bytes[HEADER_BYTES..]);
+        stored.crc = crc32c::crc32c_append(covered, body);
         head[CRC_AT..CRC_AT + 4].copy_from_slice(&stored.crc.to_be_bytes());
     }
     (stored, head.freeze())

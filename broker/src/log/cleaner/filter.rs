@@ -124,7 +124,7 @@ fn rewrite(
     if header.compression() == 0 {
         batch.append(&mut plain);
     } else {
-        batch.append(&mut compress(header.compression(), &plain)?);
+        batch.append(&mut compress(header.compression(), None, &plain)?);
     }
     if let Some(horizon_ms) = horizon_ms {
         set_horizon(&mut batch, header, horizon_ms);

@@ -5,5 +5,6 @@ mod crash;
 mod fixtures;
 mod model;
 mod producers;
+mod recompression;
 mod retention;
 mod validation;
