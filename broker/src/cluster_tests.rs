@@ -1,5 +1,7 @@
 //! Three brokers in one process against the in-process ZooKeeper; the test plays the controller.
 
+mod deletion;
+mod durability;
 mod wire;
 mod world;
 
@@ -152,6 +154,7 @@ async fn consumers_see_what_is_committed() {
         minimum_one_batch: true,
         current_leader_epoch: LeaderEpoch(0),
         last_fetched_epoch: LeaderEpoch::UNKNOWN,
+        log_start: -1,
         reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
     };
     let answer = world.partition(1).read(&request).unwrap();
@@ -302,6 +305,7 @@ async fn a_follower_that_may_not_fetch_is_refused_and_harms_nobody() {
         minimum_one_batch: true,
         current_leader_epoch: LeaderEpoch(0),
         last_fetched_epoch: LeaderEpoch::UNKNOWN,
+        log_start: -1,
         reader: Reader::Follower { broker: BrokerId(broker), broker_epoch: Some(BrokerEpoch(epoch)) },
     };
     let partition = world.partition(1);

@@ -1,10 +1,14 @@
 //! A partition on this broker: its replica core and its log behind one short lock. Every method is one synchronous
 //! step; nothing waits inside. Whoever must be told of what a step did is told after the lock is free.
 //!
-//! `append` and `read` are what clients and followers do; `follow` is what a fetcher does; `office` is what the
-//! control plane does.
+//! `append`, `read` and `delete` are what clients and followers do; `follow` is what a fetcher does; `flush` syncs; `office`
+//! is what the control plane does.
 
 mod append;
+
+mod delete;
+
+mod flush;
 
 mod follow;
 
@@ -27,7 +31,13 @@ use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
 use crate::waiters::OffsetWaiters;
 
+use delete::DeletionWaiter;
+use flush::Flushing;
+
+#[cfg(test)]
+pub(crate) use append::CommitWait;
 pub(crate) use append::{Acks, Appended, ProduceRejection};
+pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
 #[cfg(test)]
 pub(crate) use office::StoredFacts;
@@ -62,6 +72,9 @@ struct Inner {
     log: Option<PartitionLog>,
     config: PartitionConfig,
     commits: OffsetWaiters<CommitWaiter>,
+    /// Deletions of records that not every replica has followed yet.
+    deletions: OffsetWaiters<DeletionWaiter>,
+    flushing: Flushing,
     /// Fetches that wait for committed records, and those that wait for appended ones.
     committed_waiters: WaiterList,
     appended_waiters: WaiterList,
@@ -71,8 +84,11 @@ struct Inner {
 #[derive(Default)]
 struct Wakes {
     commits: Vec<(CommitWaiter, Result<(), Rejection>)>,
+    deletions: Vec<(DeletionWaiter, Result<i64, Rejection>)>,
     fetches: Vec<Arc<FetchWaiter>>,
     requests: Vec<PartitionRequest>,
+    /// Somebody waits for a sync, and none is under way.
+    flush: Option<Arc<Partition>>,
 }
 
 impl Wakes {
@@ -81,11 +97,17 @@ impl Wakes {
             // The producer may be gone.
             let _ = waiter.send(outcome);
         }
+        for (waiter, outcome) in self.deletions {
+            let _ = waiter.send(outcome);
+        }
         for waiter in self.fetches {
             waiter.wake();
         }
         for request in self.requests {
             shared.request(request);
+        }
+        if let Some(partition) = self.flush {
+            partition.start_flushing();
         }
     }
 }
@@ -119,6 +141,8 @@ impl Partition {
             log: Some(log),
             config,
             commits: OffsetWaiters::default(),
+            deletions: OffsetWaiters::default(),
+            flushing: Flushing::default(),
             committed_waiters: WaiterList::default(),
             appended_waiters: WaiterList::default(),
         };
@@ -226,6 +250,7 @@ impl Partition {
 
     /// After anything that may move the high watermark or the ISR: moves them, and gathers who must know.
     fn settle(&self, inner: &mut Inner, wakes: &mut Wakes) {
+        self.settle_deletions(inner, wakes);
         let Inner { replica, log: Some(log), commits, committed_waiters, .. } = inner else { return };
         let Some(leader) = replica.leader_mut() else { return };
         let ends = |log: &PartitionLog| LogEnds {
@@ -272,8 +297,13 @@ impl Partition {
     }
 
     fn dismiss_waiters(&self, inner: &mut Inner, wakes: &mut Wakes) {
-        let waiting = inner.commits.drain();
+        let mut waiting = inner.commits.drain();
+        waiting.extend(inner.flushing.waiting.drain());
         wakes.commits.extend(waiting.into_iter().map(|waiter| (waiter, Err(Rejection::NotLeaderOrFollower))));
+        let deletions = inner.deletions.drain();
+        wakes
+            .deletions
+            .extend(deletions.into_iter().map(|waiter| (waiter, Err(Rejection::NotLeaderOrFollower))));
         inner.committed_waiters.take(&mut wakes.fetches);
         inner.appended_waiters.take(&mut wakes.fetches);
     }
@@ -284,6 +314,8 @@ impl Partition {
         if inner.replica.leader().is_some() {
             wakes.requests.push(PartitionRequest::Resign(Arc::clone(self)));
         }
+        let unsynced = inner.flushing.waiting.drain();
+        wakes.commits.extend(unsynced.into_iter().map(|waiter| (waiter, Err(Rejection::KafkaStorageError))));
         self.leave_roles(inner, wakes, Some(Rejection::KafkaStorageError));
     }
 }

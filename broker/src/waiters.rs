@@ -36,6 +36,10 @@ impl<T> OffsetWaiters<T> {
         std::mem::replace(&mut self.waiting, later).into_values().collect()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Takes out everything, in order.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         std::mem::take(&mut self.waiting).into_values().collect()

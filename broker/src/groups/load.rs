@@ -67,6 +67,7 @@ pub(crate) async fn load(
             minimum_one_batch: true,
             current_leader_epoch: leader_epoch,
             last_fetched_epoch: LeaderEpoch::UNKNOWN,
+            log_start: -1,
             reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
         })?;
         if answer.plan.is_empty() {

@@ -8,6 +8,7 @@ mod control;
 mod create_partitions;
 mod create_topics;
 mod delete_groups;
+mod delete_records;
 mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
@@ -80,6 +81,7 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::ApiVersions, 0, 4, api_versions::start),
     api(ApiKey::CreateTopics, 0, 7, create_topics::start),
     api(ApiKey::DeleteTopics, 0, 6, delete_topics::start),
+    api(ApiKey::DeleteRecords, 0, 2, delete_records::start),
     api(ApiKey::InitProducerId, 0, 5, init_producer_id::start),
     api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),

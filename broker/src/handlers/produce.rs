@@ -1,13 +1,15 @@
 //! Produce (0), versions 3-11: appends record batches. Versions below 3 carry record formats v0 and v1 only (D7).
 //!
 //! - acks 0: no answer at all; an error closes the connection, so that the client looks for the leader (CLI-14).
-//!   acks 1: answered after the append. acks −1: when every in-sync replica has the records, or after the timeout.
+//!   acks 1: answered after the append, and after its sync if `flush.messages` or `flush.ms` ask for one.
+//!   acks −1: when every in-sync replica has the records, or after the timeout.
 //! - The append happens before the next request of the connection is read, so the order of requests is the order of
 //!   the log; only the wait for the replicas is pipelined.
 //! - One batch per partition, as in Kafka from v3 on. v7 allows zstd. v8 adds what was wrong with which record.
 //! - v10 names the leader when this broker is not it (KIP-951). v11 supports TRANSACTION_ABORTABLE.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kafka_protocol::messages::produce_response::{
@@ -28,6 +30,9 @@ use crate::metadata::{MetadataImage, is_internal};
 use crate::partition::{Acks, Appended, Partition, ProduceRejection};
 use crate::shared::wall_clock_ms;
 
+/// How long acks=1 waits for a sync at most; its request says nothing of that.
+const SYNC_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// First version that may carry zstd.
 const ZSTD_FROM: i16 = 7;
 
@@ -38,13 +43,8 @@ pub(super) fn start(call: Call) -> Starting {
     };
     let answer = match request.acks {
         0 => append_silently(&call, request),
-        1 => {
-            let outcomes = append_all(&call, request, Acks::Leader);
-            let image = call.context.metadata.image();
-            let response = respond(&outcomes, &image, &call.connection.listener.0, call.version());
-            call.reply().now(&response)
-        }
-        -1 => append_and_wait(call, request),
+        1 => append_here(call, request),
+        -1 => append_everywhere(call, request),
         _ => {
             let outcomes = all_refused(&request, Rejection::InvalidRequiredAcks);
             let image = call.context.metadata.image();
@@ -59,6 +59,12 @@ struct Outcome {
     topic: TopicName,
     partition: i32,
     result: Result<Written, ProduceRejection>,
+}
+
+impl Outcome {
+    fn waits(&self) -> bool {
+        self.result.as_ref().is_ok_and(|written| written.appended.committed.is_some())
+    }
 }
 
 /// An append with what is left to wait for.
@@ -76,10 +82,25 @@ fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
     failed.map_or(Answer::Nothing, Answer::Close)
 }
 
-fn append_and_wait(call: Call, request: ProduceRequest) -> Answer {
+/// Answers at once, unless the records must be synced first.
+fn append_here(call: Call, request: ProduceRequest) -> Answer {
+    let outcomes = append_all(&call, request, Acks::Leader);
+    if outcomes.iter().any(Outcome::waits) {
+        return wait_and_answer(call, outcomes, Instant::now() + SYNC_WAIT_MAX);
+    }
+    let image = call.context.metadata.image();
+    let response = respond(&outcomes, &image, &call.connection.listener.0, call.version());
+    call.reply().now(&response)
+}
+
+fn append_everywhere(call: Call, request: ProduceRequest) -> Answer {
     // A timeout of 0 or less still finds what is committed at once.
     let deadline = deadline_after(request.timeout_ms).unwrap_or_else(Instant::now);
-    let mut outcomes = append_all(&call, request, Acks::All);
+    let outcomes = append_all(&call, request, Acks::All);
+    wait_and_answer(call, outcomes, deadline)
+}
+
+fn wait_and_answer(call: Call, mut outcomes: Vec<Outcome>, deadline: Instant) -> Answer {
     let (reply, context, connection) = (call.reply(), call.context, call.connection);
     Answer::Later(Box::pin(async move {
         wait_for_commits(&mut outcomes, deadline).await;

@@ -1,7 +1,8 @@
 //! The one place every change of a file passes before it is made, so that tests can stop the machine at any of them.
 //!
 //! In production this is nothing. A test arms a [`Machine`] on its thread: after a number of changes it is "off" and
-//! every further change fails. It remembers what was synced, and can lose the rest.
+//! every further change fails. It remembers what was synced, and can lose the rest. A [`Disk`] is one directory as all
+//! threads see it: its syncs are counted and can be held, and it can break.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +37,104 @@ pub(crate) fn before(_operation: impl FnOnce() -> Operation) -> io::Result<()> {
 pub(crate) fn write_some(_file: &File, _parts: &[Bytes], _position: u64) {}
 
 #[cfg(test)]
+pub(crate) use disk::Disk;
+#[cfg(test)]
 pub(crate) use machine::{Machine, before, write_some};
+
+#[cfg(test)]
+mod disk {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use parking_lot::{Condvar, Mutex};
+
+    use super::*;
+
+    static WATCHED: Mutex<Vec<Arc<Watched>>> = Mutex::new(Vec::new());
+    static WATCHED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+    #[derive(Default)]
+    struct State {
+        held: bool,
+        broken: bool,
+        waiting: usize,
+        synced_files: usize,
+    }
+
+    struct Watched {
+        directory: PathBuf,
+        state: Mutex<State>,
+        changed: Condvar,
+    }
+
+    /// Everything below a directory, until it is dropped.
+    pub(crate) struct Disk(Arc<Watched>);
+
+    impl Disk {
+        pub(crate) fn watch(directory: &Path) -> Self {
+            let (state, changed) = (Mutex::default(), Condvar::new());
+            let watched = Arc::new(Watched { directory: directory.to_owned(), state, changed });
+            WATCHED.lock().push(Arc::clone(&watched));
+            WATCHED_COUNT.fetch_add(1, Ordering::SeqCst);
+            Self(watched)
+        }
+
+        /// Syncs wait from now on, or go on.
+        pub(crate) fn hold(&self, held: bool) {
+            self.0.state.lock().held = held;
+            self.0.changed.notify_all();
+        }
+
+        /// Every change fails from now on.
+        pub(crate) fn break_down(&self) {
+            self.0.state.lock().broken = true;
+        }
+
+        /// Syncs that are being held.
+        pub(crate) fn waiting(&self) -> usize {
+            self.0.state.lock().waiting
+        }
+
+        pub(crate) fn synced_files(&self) -> usize {
+            self.0.state.lock().synced_files
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            self.hold(false);
+            WATCHED.lock().retain(|watched| !Arc::ptr_eq(watched, &self.0));
+            WATCHED_COUNT.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn is_any_watched() -> bool {
+        WATCHED_COUNT.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn step(operation: &Operation) -> io::Result<()> {
+        let (path, is_sync) = match operation {
+            Operation::Create(path) | Operation::Write(path) | Operation::SetLength(path, _) => (path, false),
+            Operation::Remove(path) | Operation::Rename(path, _) | Operation::SyncDirectory(path) => {
+                (path, false)
+            }
+            Operation::SyncFile(path) => (path, true),
+        };
+        let found = WATCHED.lock().iter().find(|watched| path.starts_with(&watched.directory)).cloned();
+        let Some(watched) = found else { return Ok(()) };
+        let mut state = watched.state.lock();
+        if is_sync {
+            state.waiting += 1;
+            while state.held {
+                watched.changed.wait(&mut state);
+            }
+            state.waiting -= 1;
+            state.synced_files += 1;
+        }
+        if state.broken { Err(io::Error::other("the disk is broken")) } else { Ok(()) }
+    }
+}
 
 #[cfg(test)]
 mod machine {
@@ -161,6 +259,11 @@ mod machine {
     }
 
     pub(crate) fn before(operation: impl FnOnce() -> Operation) -> io::Result<()> {
+        if disk::is_any_watched() {
+            let operation = operation();
+            disk::step(&operation)?;
+            return MACHINE.with_borrow_mut(|machine| machine.as_mut().map_or(Ok(()), |m| m.step(operation)));
+        }
         MACHINE.with_borrow_mut(|machine| match machine.as_mut() {
             Some(machine) => machine.step(operation()),
             None => Ok(()),

@@ -20,6 +20,7 @@ pub struct FlushPlan {
     files: Vec<(PathBuf, Arc<File>)>,
     snapshots: Vec<PathBuf>,
     directory: Option<PathBuf>,
+    directory_changes: u64,
     up_to: i64,
     records: i64,
     truncations: u64,
@@ -58,7 +59,8 @@ impl PartitionLog {
 
     /// Plans a flush up to the log end; `None` when all is durable.
     pub fn flush_plan(&mut self) -> Result<Option<FlushPlan>, LogError> {
-        if self.recovery_point >= self.log_end_offset && !self.directory_changed {
+        let names_synced = !self.directory_changed && self.directory_changes == self.directory_changes_synced;
+        if self.recovery_point >= self.log_end_offset && names_synced {
             return Ok(None);
         }
         let start = self.segments.range(..=self.recovery_point).next_back().map_or(0, |(base, _)| *base);
@@ -69,11 +71,11 @@ impl PartitionLog {
                 files.push((file.path(), file.get()?));
             }
         }
-        let snapshots = std::mem::take(&mut self.unsynced_snapshots);
-        let directory = std::mem::take(&mut self.directory_changed).then(|| self.directory.clone());
+        let (snapshots, directory) = self.unsynced_names();
         let records = self.unflushed_records;
         let (up_to, truncations) = (self.log_end_offset, self.truncations);
-        Ok(Some(FlushPlan { files, snapshots, directory, up_to, records, truncations }))
+        let directory_changes = self.directory_changes;
+        Ok(Some(FlushPlan { files, snapshots, directory, directory_changes, up_to, records, truncations }))
     }
 
     /// Plans to sync the segments that take no more appends, if any of them is not synced yet; call it now and then,
@@ -90,10 +92,19 @@ impl PartitionLog {
                 files.push((file.path(), file.get()?));
             }
         }
-        let snapshots = std::mem::take(&mut self.unsynced_snapshots);
-        let directory = std::mem::take(&mut self.directory_changed).then(|| self.directory.clone());
-        let truncations = self.truncations;
-        Ok(Some(FlushPlan { files, snapshots, directory, up_to: active_base, records: 0, truncations }))
+        let (snapshots, directory) = self.unsynced_names();
+        let (directory_changes, truncations, up_to) = (self.directory_changes, self.truncations, active_base);
+        Ok(Some(FlushPlan { files, snapshots, directory, directory_changes, up_to, records: 0, truncations }))
+    }
+
+    /// Snapshots and directory entries that are not known to be on disk. What a plan under way syncs is planned again: the
+    /// later plan may be the first that is done, and then must not claim more than it synced.
+    fn unsynced_names(&mut self) -> (Vec<PathBuf>, Option<PathBuf>) {
+        if std::mem::take(&mut self.directory_changed) {
+            self.directory_changes += 1;
+        }
+        let changed = self.directory_changes_synced < self.directory_changes;
+        (self.unsynced_snapshots.clone(), changed.then(|| self.directory.clone()))
     }
 
     /// Takes the result of a plan that was run. A failed sync stops the log: what reached the disk is unknown, and
@@ -107,6 +118,10 @@ impl PartitionLog {
         if let Err(error) = result {
             self.stop(error.to_string());
             return Err(error.into());
+        }
+        self.unsynced_snapshots.retain(|path| !plan.snapshots.contains(path));
+        if plan.directory.is_some() {
+            self.directory_changes_synced = self.directory_changes_synced.max(plan.directory_changes);
         }
         if plan.truncations != self.truncations {
             // Records below the planned end may be others than those that were synced.

@@ -117,6 +117,8 @@ impl PartitionLog {
             snapshots: found.snapshots,
             unsynced_snapshots: Vec::new(),
             directory_changed: false,
+            directory_changes: 0,
+            directory_changes_synced: 0,
             truncations: 0,
             unflushed_records: 0,
             unflushed_since_ms: None,

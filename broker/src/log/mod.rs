@@ -34,6 +34,8 @@ mod truncate;
 mod validate;
 
 #[cfg(test)]
+pub(crate) use faults::Disk;
+#[cfg(test)]
 pub(crate) mod test_batches;
 #[cfg(test)]
 mod tests;

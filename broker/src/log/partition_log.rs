@@ -69,8 +69,11 @@ pub struct PartitionLog {
     pub(crate) snapshots: BTreeSet<i64>,
     /// Files that the next flush syncs besides the segments.
     pub(crate) unsynced_snapshots: Vec<PathBuf>,
-    /// Files were created, renamed or removed since the directory was last synced.
+    /// Files were created, renamed or removed since the directory's last sync was planned.
     pub(crate) directory_changed: bool,
+    /// Counts changes of the directory by the plans that were to sync them, and those that were synced.
+    pub(crate) directory_changes: u64,
+    pub(crate) directory_changes_synced: u64,
     /// Counts truncations, so that a flush planned before one is not believed after it.
     pub(crate) truncations: u64,
     pub(crate) unflushed_records: i64,

@@ -32,23 +32,32 @@ pub(crate) struct Appended {
     /// Set when the topic stamps append times.
     pub(crate) log_append_time_ms: Option<i64>,
     pub(crate) log_start_offset: i64,
-    /// What acks=all still has to wait for; `None` when there is nothing to wait for.
+    /// What the acknowledgement still has to wait for; `None` when there is nothing to wait for.
     pub(crate) committed: Option<CommitWait>,
 }
 
-/// Waits until the high watermark has passed a batch.
+/// Waits for what an acknowledgement needs: that the high watermark has passed the batch (acks=all), that the batch is
+/// synced here (if `flush.messages` or `flush.ms` ask for it), or both.
 ///
-/// Ends with an error when this broker stops leading, or when too few replicas are in sync at that moment.
+/// Ends with an error when this broker stops leading, when too few replicas are in sync at that moment, or when the sync
+/// failed.
 #[derive(Debug)]
-pub(crate) struct CommitWait(oneshot::Receiver<Result<(), Rejection>>);
+pub(crate) struct CommitWait([Option<oneshot::Receiver<Result<(), Rejection>>>; 2]);
 
 impl Future for CommitWait {
     type Output = Result<(), Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0)
-            .poll(context)
-            .map(|outcome| outcome.unwrap_or(Err(Rejection::NotLeaderOrFollower)))
+        for awaited in &mut self.0 {
+            let Some(receiver) = awaited else { continue };
+            if let Poll::Ready(outcome) = Pin::new(receiver).poll(context) {
+                *awaited = None;
+                if let Err(rejection) = outcome.unwrap_or(Err(Rejection::NotLeaderOrFollower)) {
+                    return Poll::Ready(Err(rejection));
+                }
+            }
+        }
+        if self.0.iter().all(Option::is_none) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
@@ -147,21 +156,14 @@ impl Partition {
             let leader_epoch = self.admit(inner, acks, leader_epoch)?;
             let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
             let appended = log.append_with_origin(&records, leader_epoch.0, origin, now_ms);
-            let synced = match &appended {
-                Ok(_) if log.flush_due(now_ms) => log.flush().map_err(|error| error.to_string()),
-                _ => Ok(()),
-            };
-            match (appended, synced) {
-                (Ok(info), Ok(())) => Ok(self.after_append(inner, wakes, acks, &info)),
-                (Ok(_), Err(reason)) => {
+            let must_sync = log.flush_due(now_ms);
+            match appended {
+                Ok(info) => Ok(self.after_append(inner, wakes, (acks, must_sync), &info)),
+                Err(AppendError::Stopped(reason)) => {
                     self.fail(inner, wakes, &reason);
                     Err(Rejection::KafkaStorageError.into())
                 }
-                (Err(AppendError::Stopped(reason)), _) => {
-                    self.fail(inner, wakes, &reason);
-                    Err(Rejection::KafkaStorageError.into())
-                }
-                (Err(error), _) => Err(error.into()),
+                Err(error) => Err(error.into()),
             }
         })
     }
@@ -181,9 +183,16 @@ impl Partition {
         Ok(leader.leader_epoch())
     }
 
-    fn after_append(&self, inner: &mut Inner, wakes: &mut Wakes, acks: Acks, info: &AppendInfo) -> Appended {
+    fn after_append(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
+        (acks, must_sync): (Acks, bool),
+        info: &AppendInfo,
+    ) -> Appended {
         inner.appended_waiters.take(&mut wakes.fetches);
-        let receiver = (acks == Acks::All).then(|| {
+        let synced = must_sync.then(|| self.wait_for_flush(inner, wakes, info.last_offset + 1));
+        let committed = (acks == Acks::All).then(|| {
             let (sender, receiver) = oneshot::channel();
             inner.commits.wait(info.last_offset + 1, sender);
             receiver
@@ -193,7 +202,7 @@ impl Partition {
             first_offset: info.first_offset,
             log_append_time_ms: info.log_append_time_ms,
             log_start_offset: info.log_start_offset,
-            committed: receiver.map(CommitWait),
+            committed: (committed.is_some() || synced.is_some()).then_some(CommitWait([committed, synced])),
         }
     }
 

@@ -202,6 +202,7 @@ impl Partition {
         self.step(|inner, wakes| {
             if let Some(leader) = inner.replica.leader_mut() {
                 leader.record_live_brokers(is_live, now_ms);
+                self.settle_deletions(inner, wakes);
                 self.propose(inner, wakes);
             }
         });

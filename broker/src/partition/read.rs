@@ -44,6 +44,8 @@ pub(crate) struct ReadRequest {
     pub(crate) current_leader_epoch: LeaderEpoch,
     /// Epoch of the last record that the reader has; [`LeaderEpoch::UNKNOWN`] when it does not say.
     pub(crate) last_fetched_epoch: LeaderEpoch,
+    /// Where a follower's log begins; −1 when the reader does not say.
+    pub(crate) log_start: i64,
     pub(crate) reader: Reader,
 }
 
@@ -147,7 +149,7 @@ impl Partition {
             }
             if let Reader::Follower { broker, broker_epoch } = request.reader {
                 let fetch = FollowerFetch { offset: request.offset, broker_epoch, now_ms: fetched_ms };
-                self.note_progress(inner, wakes, broker, fetch)?;
+                self.note_progress(inner, wakes, (broker, request.log_start), fetch)?;
             }
             self.plan(inner, request, leader_epoch)
         });
@@ -164,7 +166,7 @@ impl Partition {
         self: &Arc<Self>,
         inner: &mut Inner,
         wakes: &mut Wakes,
-        follower: BrokerId,
+        (follower, log_start): (BrokerId, i64),
         fetch: FollowerFetch,
     ) -> Result<(), Rejection> {
         let log_end = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?.log_end_offset();
@@ -172,6 +174,7 @@ impl Partition {
         if !leader.record_fetch(follower, fetch, log_end) {
             return Err(Rejection::NotLeaderOrFollower);
         }
+        leader.record_log_start(follower, log_start);
         let complete = leader.is_complete();
         self.settle(inner, wakes);
         if !complete {

@@ -52,20 +52,7 @@ impl Partitions {
     /// the log's lock.
     pub(crate) fn flush_due(&self) {
         for partition in self.all() {
-            let now_ms = wall_clock_ms();
-            let plan = partition
-                .with_log(|log| {
-                    let plan = if log.flush_due(now_ms) { log.flush_plan() } else { log.sealed_flush_plan() };
-                    plan.ok().flatten()
-                })
-                .flatten();
-            if let Some(plan) = plan {
-                let result = plan.run();
-                let finished = partition.with_log(|log| log.finish_flush(&plan, result, now_ms));
-                if let Some(Err(error)) = finished {
-                    error!(partition = %partition.id(), %error, "a sync failed");
-                }
-            }
+            partition.flush_what_is_due(wall_clock_ms());
         }
     }
 

@@ -124,6 +124,19 @@ impl Leader {
         self.followers.get_mut(&follower).is_some_and(|progress| progress.record_fetch(fetch, log_end))
     }
 
+    /// Notes where a follower's log begins.
+    pub(crate) fn record_log_start(&mut self, follower: BrokerId, log_start: i64) {
+        if let Some(progress) = self.followers.get_mut(&follower) {
+            progress.record_log_start(log_start);
+        }
+    }
+
+    /// The lowest log start of this leader and of its live followers; `None` until each of them has told its own.
+    pub(crate) fn low_watermark(&self, own_log_start: i64) -> Option<i64> {
+        let live = self.followers.values().filter(|progress| !progress.is_gone());
+        live.map(Progress::log_start).try_fold(own_log_start, |lowest, told| Some(lowest.min(told?)))
+    }
+
     /// The follower's fetch that came at `fetched_ms` has been answered.
     pub(crate) fn record_answer(&mut self, follower: BrokerId, fetched_ms: u64, now_ms: u64) {
         if let Some(progress) = self.followers.get_mut(&follower) {

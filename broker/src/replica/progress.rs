@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     /// The follower's log end (exclusive); `None` until it fetched in this leader epoch.
     log_end: Option<i64>,
     broker_epoch: Option<BrokerEpoch>,
+    /// The follower's log start; `None` until it told one in this leader epoch.
+    log_start: Option<i64>,
     last_fetch: Option<LastFetch>,
     /// The last time at which the follower held everything that the leader held.
     caught_up_ms: u64,
@@ -41,6 +43,7 @@ impl Progress {
         Self {
             log_end: None,
             broker_epoch: None,
+            log_start: None,
             last_fetch: None,
             caught_up_ms: now_ms,
             held_since_ms: None,
@@ -75,6 +78,15 @@ impl Progress {
             let held_ms = now_ms.saturating_sub(held_since_ms);
             self.caught_up_ms = self.caught_up_ms.saturating_add(held_ms).min(now_ms);
         }
+    }
+
+    /// What a fetch says of the follower's log start; negative when it does not say.
+    pub(crate) fn record_log_start(&mut self, log_start: i64) {
+        self.log_start = (0 <= log_start).then_some(log_start);
+    }
+
+    pub(crate) fn log_start(&self) -> Option<i64> {
+        self.log_start
     }
 
     pub(crate) fn record_gone(&mut self, now_ms: u64) {

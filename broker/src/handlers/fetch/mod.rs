@@ -114,6 +114,7 @@ fn session_request(request: &FetchRequest, version: i16, is_follower: bool) -> S
                 max_bytes: asked.partition_max_bytes,
                 current_leader_epoch: asked.current_leader_epoch,
                 last_fetched_epoch: asked.last_fetched_epoch,
+                log_start: asked.log_start_offset,
             };
             (key, fetch)
         }));
@@ -213,6 +214,7 @@ impl Job {
             minimum_one_batch: first,
             current_leader_epoch: LeaderEpoch(fetch.current_leader_epoch),
             last_fetched_epoch: LeaderEpoch(fetch.last_fetched_epoch),
+            log_start: fetch.log_start,
             reader: self.reader,
         })?;
         Ok((partition, answer))
@@ -392,8 +394,13 @@ mod tests {
         for (version, reference) in [(12, TopicRef::Name("t".into())), (13, TopicRef::Id(TopicId(id)))] {
             let session = session_request(&request, version, true);
             let key = |partition| PartitionKey { topic: reference.clone(), partition };
-            let fetch =
-                PartitionFetch { offset: 9, max_bytes: 100, current_leader_epoch: 5, last_fetched_epoch: 4 };
+            let fetch = PartitionFetch {
+                offset: 9,
+                max_bytes: 100,
+                current_leader_epoch: 5,
+                last_fetched_epoch: 4,
+                log_start: -1,
+            };
             assert_eq!(session.partitions, [(key(2), fetch)]);
             assert_eq!(session.forgotten, [key(7)]);
             assert_eq!((session.id, session.epoch, session.is_follower), (3, 2, true));

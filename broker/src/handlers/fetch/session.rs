@@ -43,6 +43,8 @@ pub(super) struct PartitionFetch {
     pub(super) max_bytes: i32,
     pub(super) current_leader_epoch: i32,
     pub(super) last_fetched_epoch: i32,
+    /// Where a follower's log begins; −1 from a client.
+    pub(super) log_start: i64,
 }
 
 /// The part of a request that is about sessions.

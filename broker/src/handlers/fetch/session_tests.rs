@@ -9,7 +9,7 @@ fn key(partition: i32) -> PartitionKey {
 }
 
 fn at(offset: i64) -> PartitionFetch {
-    PartitionFetch { offset, max_bytes: 100, current_leader_epoch: 5, last_fetched_epoch: -1 }
+    PartitionFetch { offset, max_bytes: 100, current_leader_epoch: 5, last_fetched_epoch: -1, log_start: -1 }
 }
 
 fn request(id: i32, epoch: i32, partitions: &[(i32, i64)]) -> SessionRequest {
