@@ -33,14 +33,13 @@ pub(crate) async fn run(context: Arc<BrokerContext>, stopping: CancellationToken
         context.groups.keep_up(&context);
         let image = context.metadata.image();
         if !Arc::ptr_eq(&image, &topics.seen) || TOPICS_LOOK <= topics.looked.elapsed() {
-            topics.seen = image;
-            topics.looked = Instant::now();
-            topics.look(&context).await;
+            topics.look(&context, image).await;
         }
     }
 }
 
 struct Topics {
+    /// The image at the last look: what offsets were committed for since then.
     seen: Arc<MetadataImage>,
     /// The incarnations that offsets were last seen of.
     ids: HashMap<TopicName, TopicId>,
@@ -48,11 +47,14 @@ struct Topics {
 }
 
 impl Topics {
-    async fn look(&mut self, context: &BrokerContext) {
+    async fn look(&mut self, context: &BrokerContext, image: Arc<MetadataImage>) {
+        self.looked = Instant::now();
+        let before = std::mem::replace(&mut self.seen, image);
         let mut gone = Vec::new();
         let mut ids = HashMap::new();
         for topic in context.groups.topics().await {
             let known = self.ids.get(&topic).copied();
+            let known = known.or_else(|| before.topic(&topic).map(|image| image.topic_id));
             match self.seen.topic(&topic).map(|image| image.topic_id) {
                 Some(id) if known.is_none_or(|known| known == id) => {
                     ids.insert(topic, id);
