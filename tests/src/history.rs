@@ -129,7 +129,8 @@ fn replica_bytes(node: &Node, topic: &str, partition: i32) -> Result<Vec<u8>> {
 pub fn check_replicas_equal(cluster: &Cluster, topic: &str, partition: i32, limit: Duration) -> Result<()> {
     eventually(&format!("equal replicas of {topic}-{partition}"), limit, || {
         let mut first: Option<(i32, Vec<u8>)> = None;
-        for node in &cluster.brokers {
+        let hosts = cluster.client().partition(topic, partition)?.replica_nodes;
+        for node in cluster.brokers.iter().filter(|node| hosts.iter().any(|host| host.0 == node.id)) {
             let bytes = replica_bytes(node, topic, partition)?;
             ensure!(!bytes.is_empty(), "broker {} holds nothing", node.id);
             let Some((id, expected)) = &first else {

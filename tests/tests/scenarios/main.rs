@@ -9,6 +9,7 @@ mod groups;
 mod harness;
 mod leader_loss;
 mod real_input;
+mod reassignment;
 mod replay;
 mod topics;
 mod traffic;
