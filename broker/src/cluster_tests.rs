@@ -1,6 +1,7 @@
 //! Three brokers in one process against the in-process ZooKeeper; the test plays the controller.
 
 mod deletion;
+mod disks;
 mod durability;
 mod wire;
 mod world;

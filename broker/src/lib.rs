@@ -26,6 +26,7 @@ mod groups;
 
 mod config_changes;
 mod context;
+mod disk_space;
 mod handlers;
 mod metadata;
 mod placement;

@@ -229,6 +229,14 @@ impl Partition {
         })
     }
 
+    /// The directory of the log is gone, and the log with it: this replica is offline until the broker restarts.
+    pub(crate) fn lose_log(self: &Arc<Self>, reason: &dyn std::fmt::Display) {
+        self.step(|inner, wakes| {
+            self.fail(inner, wakes, reason);
+            inner.log = None;
+        });
+    }
+
     fn rules(&self, config: &PartitionConfig) -> LeaderRules {
         LeaderRules {
             min_insync_replicas: config.min_insync_replicas,

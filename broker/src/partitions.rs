@@ -2,6 +2,8 @@
 
 mod cleaning;
 
+mod disks;
+
 mod load;
 
 mod upkeep;
@@ -9,21 +11,25 @@ mod upkeep;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 use tracing::info;
 use uuid::Uuid;
 use zurau_common::id::{BrokerId, TopicId, TopicName, TopicPartition};
 
-use crate::log::{LogDirectory, PartitionLog};
+use crate::disk_space::Space;
+use crate::log::{LogDirectory, LogError, PartitionLog};
 use crate::partition::{Partition, PartitionConfig};
 use crate::shared::{Shared, wall_clock_ms};
 
 const SHARDS: usize = 16;
 
 pub(crate) use cleaning::start_cleaner;
+pub(crate) use disks::space_marks;
+use disks::{FreeSpace, free_space};
 
 type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;
 type ById = HashMap<TopicId, BTreeMap<i32, Arc<Partition>>>;
@@ -32,6 +38,9 @@ type ById = HashMap<TopicId, BTreeMap<i32, Arc<Partition>>>;
 struct Directory {
     path: PathBuf,
     opened: Mutex<LogDirectory>,
+    /// Why it is offline.
+    failed: OnceLock<String>,
+    space: RwLock<Space>,
 }
 
 struct Configs {
@@ -47,14 +56,19 @@ pub(crate) struct Partitions {
     hasher: RandomState,
     directories: Vec<Directory>,
     configs: RwLock<Configs>,
+    free_space: RwLock<FreeSpace>,
+    all_failed: Notify,
 }
 
 impl Partitions {
     /// `directories`: opened and locked, at least one.
     pub(crate) fn new(shared: Arc<Shared>, directories: Vec<LogDirectory>, default: PartitionConfig) -> Self {
-        let directories = directories
-            .into_iter()
-            .map(|opened| Directory { path: opened.path().to_owned(), opened: Mutex::new(opened) });
+        let directories = directories.into_iter().map(|opened| Directory {
+            path: opened.path().to_owned(),
+            opened: Mutex::new(opened),
+            failed: OnceLock::new(),
+            space: RwLock::new(Space::Enough),
+        });
         Self {
             shared,
             by_name: Default::default(),
@@ -62,6 +76,8 @@ impl Partitions {
             hasher: RandomState::new(),
             directories: directories.collect(),
             configs: RwLock::new(Configs { default, by_topic: HashMap::new() }),
+            free_space: RwLock::new(free_space()),
+            all_failed: Notify::new(),
         }
     }
 
@@ -70,7 +86,7 @@ impl Partitions {
     /// # Errors
     /// A directory of another broker or cluster; a disk error.
     pub(crate) fn claim_directories(&self, broker: BrokerId, cluster_id: &str) -> anyhow::Result<()> {
-        for directory in &self.directories {
+        for directory in self.directories.iter().filter(|directory| directory.failed.get().is_none()) {
             directory.opened.lock().claim(broker.0, cluster_id)?;
         }
         Ok(())
@@ -173,10 +189,15 @@ impl Partitions {
         if let Some(found) = self.get(&id.topic, id.partition) {
             return Ok(found);
         }
-        let index = self.emptiest_directory();
+        let index = self.emptiest_directory().context("every log directory is offline")?;
         let path = self.directories[index].path.join(id.to_string());
         let config = self.config_of(&id.topic);
         let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
+            .inspect_err(|error| {
+                if let LogError::Storage(error) = error {
+                    self.note_error(index, error);
+                }
+            })
             .with_context(|| format!("the log of {id} cannot be created in {}", path.display()))?;
         self.forget_cleaned_offset(index, id)?;
         info!(partition = %id, %topic_id, directory = %path.display(), "log created");
@@ -185,15 +206,13 @@ impl Partitions {
         Ok(partition)
     }
 
-    fn emptiest_directory(&self) -> usize {
-        if self.directories.len() == 1 {
-            return 0;
-        }
+    /// Of those that are not offline.
+    fn emptiest_directory(&self) -> Option<usize> {
         let mut counts = vec![0_usize; self.directories.len()];
         for partition in self.all() {
             counts[partition.directory()] += 1;
         }
-        (0..counts.len()).min_by_key(|index| counts[*index]).unwrap_or(0)
+        (0..counts.len()).filter(|index| !self.has_failed(*index)).min_by_key(|index| counts[*index])
     }
 
     /// Deletes a partition and its files. Waits for the disk.

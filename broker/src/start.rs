@@ -25,9 +25,9 @@ use crate::context::BrokerContext;
 use crate::control::ControlPlane;
 use crate::fetchers::FetchSettings;
 use crate::isr_proposer::Proposer;
-use crate::log::LogDirectory;
+use crate::log::{DirectoryError, LogDirectory};
 use crate::partition_config::partition_config;
-use crate::partitions::Partitions;
+use crate::partitions::{Partitions, space_marks};
 use crate::registration::{Conflict, Identity, Registrar};
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
 use crate::topic_configs::Changed;
@@ -134,11 +134,16 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     tasks::spawn(&parts.context, &planes.data, &parts.stopping);
     let sessions = keep_sessions(Arc::clone(&parts.context), Arc::clone(&parts.registrar), zookeeper);
     let (stopping, failure) = (parts.stopping.clone(), planes.failure);
+    let for_disks = Arc::clone(&parts.context);
     planes.control.spawn(async move {
         tokio::select! {
             reason = sessions => {
                 error!("the broker cannot go on: {reason:#}");
                 failure.send_replace(Some(format!("{reason:#}").into()));
+            }
+            () = for_disks.partitions.all_directories_failed() => {
+                error!("the broker cannot go on: every log directory is offline");
+                failure.send_replace(Some("every log directory is offline".into()));
             }
             () = stopping.cancelled() => {}
         }
@@ -165,17 +170,40 @@ fn open(config: BrokerConfig, control: Handle, data: Handle) -> anyhow::Result<O
         fetch_wait_max_ms: millis(config.replica_fetch_wait_max),
     };
     let (shared, requests) = Shared::new(config.broker_id, settings);
-    let directories = config
-        .log_dirs
-        .iter()
-        .map(|path| LogDirectory::open(path).map_err(anyhow::Error::from))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let directories = open_directories(&config)?;
+    // What cannot be opened is not used until the next start; an index into `log.dirs` is one of those that can.
+    let config = BrokerConfig {
+        log_dirs: directories.iter().map(|directory| directory.path().to_owned()).collect(),
+        ..config
+    };
     let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
     let partitions = Partitions::new(Arc::clone(&shared), directories, default);
+    partitions.check_space(space_marks(&config.settings));
     let loaded = partitions.load(config.num_recovery_threads_per_data_dir.max(LOADING_THREADS_MIN))?;
     let plane = ControlPlane::new(Arc::clone(&shared), FetchSettings::of(&config), control, data);
     let context = Arc::new(BrokerContext::new(config, shared, partitions, plane));
     Ok((context, requests, loaded.unclean))
+}
+
+/// Opens the log directories, without those whose disk fails, as long as one is left.
+fn open_directories(config: &BrokerConfig) -> anyhow::Result<Vec<LogDirectory>> {
+    let mut directories = Vec::new();
+    let mut failure = None;
+    for path in &config.log_dirs {
+        match LogDirectory::open(path) {
+            Ok(directory) => directories.push(directory),
+            Err(DirectoryError::Storage(error)) => {
+                error!(directory = %path.display(), %error, "the log directory is offline: it cannot be opened");
+                failure = Some(error);
+            }
+            // Used or owned by somebody else: a mistake that only its operator can put right.
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match failure {
+        Some(error) if directories.is_empty() => Err(error.into()),
+        _ => Ok(directories),
+    }
 }
 
 /// Listens, on the data plane.

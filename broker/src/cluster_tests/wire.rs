@@ -25,7 +25,7 @@ use crate::metadata::tests::{topic, update};
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A world whose brokers know brokers 1 and 2 as live and this topic.
-async fn world_with_metadata() -> World {
+pub(super) async fn world_with_metadata() -> World {
     let world = World::start().await;
     for number in 1..=3 {
         let metadata = &world.broker(number).parts.context.metadata;
@@ -34,19 +34,19 @@ async fn world_with_metadata() -> World {
     world
 }
 
-async fn connect(world: &World, number: i32) -> Peer {
+pub(super) async fn connect(world: &World, number: i32) -> Peer {
     let address = world.broker(number).addresses()[0].1.to_string();
     Peer::connect(&address, "test", TIMEOUT).await.unwrap()
 }
 
-fn produce(topic: &str, acks: i16, records: Bytes) -> ProduceRequest {
+pub(super) fn produce(topic: &str, acks: i16, records: Bytes) -> ProduceRequest {
     let partition = PartitionProduceData::default().with_records(Some(records));
     let topic =
         TopicProduceData::default().with_name(to_wire_topic(topic)).with_partition_data(vec![partition]);
     ProduceRequest::default().with_acks(acks).with_timeout_ms(10_000).with_topic_data(vec![topic])
 }
 
-fn produce_code(response: &ProduceResponse) -> i16 {
+pub(super) fn produce_code(response: &ProduceResponse) -> i16 {
     response.responses[0].partition_responses[0].error_code
 }
 

@@ -14,6 +14,7 @@ use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 use kafka_protocol::protocol::StrBytes;
 use tracing::warn;
 use zurau_common::id::TopicName;
+use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 
 use super::{Call, Starting};
@@ -49,12 +50,24 @@ fn describe(
         }
     }
     let results = context.config.log_dirs.iter().zip(directories);
-    results.map(|(path, sizes)| result(path, &sizes, version)).collect()
+    let described = results.enumerate().map(|(index, (path, sizes))| {
+        if context.partitions.has_failed(index) {
+            return named(path).with_error_code(Rejection::KafkaStorageError.code());
+        }
+        result(path, &sizes, version)
+    });
+    described.collect()
 }
 
 fn is_asked_for(request: &DescribeLogDirsRequest, topic: &str, partition: i32) -> bool {
     let Some(topics) = &request.topics else { return true };
     topics.iter().any(|asked| asked.topic.as_str() == topic && asked.partitions.contains(&partition))
+}
+
+fn named(path: &Path) -> DescribeLogDirsResult {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    DescribeLogDirsResult::default()
+        .with_log_dir(StrBytes::from_string(absolute.to_string_lossy().into_owned()))
 }
 
 fn result(path: &Path, sizes: &Sizes, version: i16) -> DescribeLogDirsResult {
@@ -64,10 +77,7 @@ fn result(path: &Path, sizes: &Sizes, version: i16) -> DescribeLogDirsResult {
         });
         DescribeLogDirsTopic::default().with_name(to_wire_topic(topic)).with_partitions(partitions.collect())
     });
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let result = DescribeLogDirsResult::default()
-        .with_log_dir(StrBytes::from_string(absolute.to_string_lossy().into_owned()))
-        .with_topics(topics.collect());
+    let result = named(path).with_topics(topics.collect());
     if version < 4 {
         return result;
     }

@@ -26,6 +26,7 @@ use zurau_common::wire::server::Answer;
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Starting, deadline_after, ready};
 use crate::context::BrokerContext;
+use crate::disk_space::Space;
 use crate::metadata::{MetadataImage, is_internal};
 use crate::partition::{Acks, Appended, Partition, ProduceRejection};
 use crate::shared::wall_clock_ms;
@@ -63,7 +64,12 @@ struct Outcome {
 
 impl Outcome {
     fn waits(&self) -> bool {
-        self.result.as_ref().is_ok_and(|written| written.appended.committed.is_some())
+        let waits = |written: &Written| written.appended.committed.is_some() || !written.throttle.is_zero();
+        self.result.as_ref().is_ok_and(waits)
+    }
+
+    fn throttle(&self) -> Duration {
+        self.result.as_ref().map_or(Duration::ZERO, |written| written.throttle)
     }
 }
 
@@ -71,6 +77,8 @@ impl Outcome {
 struct Written {
     appended: Appended,
     at: Arc<Partition>,
+    /// How long the answer is held back because little space is left (D17).
+    throttle: Duration,
 }
 
 fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
@@ -103,11 +111,18 @@ fn append_everywhere(call: Call, request: ProduceRequest) -> Answer {
 fn wait_and_answer(call: Call, mut outcomes: Vec<Outcome>, deadline: Instant) -> Answer {
     let (reply, context, connection) = (call.reply(), call.context, call.connection);
     Answer::Later(Box::pin(async move {
+        let throttle = throttle(&outcomes);
         wait_for_commits(&mut outcomes, deadline).await;
+        tokio::time::sleep(throttle).await;
         let image = context.metadata.image();
         let response = respond(&outcomes, &image, &connection.listener.0, reply.api_version);
         reply.later(&response, &connection)
     }))
+}
+
+/// The longest that any partition of the request asks for.
+fn throttle(outcomes: &[Outcome]) -> Duration {
+    outcomes.iter().map(Outcome::throttle).max().unwrap_or_default()
 }
 
 /// One after the other: the deadline is the same for all, and what was committed meanwhile is found at once.
@@ -168,8 +183,16 @@ fn append(
         let image = context.metadata.image();
         return Err(not_hosted(&image, &TopicRef::Name(topic.clone()), number).into());
     };
+    let space = context.partitions.space_of(&partition);
+    if space == Space::Exhausted {
+        let message = "the broker's log directory has less free space than log.dirs.space.hard.min.bytes";
+        return Err(ProduceRejection {
+            message: Some(message.to_owned()),
+            ..Rejection::KafkaStorageError.into()
+        });
+    }
     let appended = partition.append(records, acks, now_ms)?;
-    Ok(Written { appended, at: partition })
+    Ok(Written { appended, at: partition, throttle: space.throttle() })
 }
 
 /// What the version of the request says about its batches; the log checks everything else.
@@ -216,7 +239,11 @@ fn respond(outcomes: &[Outcome], image: &MetadataImage, listener: &str, version:
             .with_port(i32::from(address.port))
             .with_rack(rack.map(|rack| StrBytes::from_string(rack.to_owned())))
     });
-    ProduceResponse::default().with_responses(topics).with_node_endpoints(endpoints.collect())
+    let throttle_ms = i32::try_from(throttle(outcomes).as_millis()).unwrap_or(i32::MAX);
+    ProduceResponse::default()
+        .with_responses(topics)
+        .with_throttle_time_ms(throttle_ms)
+        .with_node_endpoints(endpoints.collect())
 }
 
 fn accepted(partition: i32, appended: &Appended, version: i16) -> PartitionProduceResponse {

@@ -130,7 +130,9 @@ impl Partitions {
     /// # Errors
     /// A log that could not be closed, so that its directory gets no mark; the others are closed all the same.
     pub(crate) fn close(&self) -> anyhow::Result<()> {
-        let partitions = Mutex::new(self.all());
+        // A directory that went offline is left as it is; its logs are not open any more.
+        let online = self.all().into_iter().filter(|partition| !self.has_failed(partition.directory()));
+        let partitions = Mutex::new(online.collect::<Vec<_>>());
         let closing = Mutex::new(Closing { failed: vec![None; self.directories.len()], closed: Vec::new() });
         std::thread::scope(|scope| {
             for _ in 0..CLOSING_THREADS {
@@ -156,6 +158,9 @@ impl Partitions {
         }
         let broker_epoch = self.shared.broker_epoch().0;
         for (directory, failed) in self.directories.iter().zip(&failed) {
+            if directory.failed.get().is_some() {
+                continue;
+            }
             let mut opened = directory.opened.lock();
             match failed {
                 None => opened.mark_clean(broker_epoch)?,

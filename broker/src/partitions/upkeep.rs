@@ -41,8 +41,13 @@ impl Partitions {
         &self,
         write: impl Fn(&mut crate::log::Checkpoints) -> Result<(), crate::log::StorageError>,
     ) {
-        for directory in &self.directories {
-            if let Err(error) = write(&mut directory.opened.lock().checkpoints) {
+        for (index, directory) in self.directories.iter().enumerate() {
+            if directory.failed.get().is_some() {
+                continue;
+            }
+            let written = write(&mut directory.opened.lock().checkpoints);
+            if let Err(error) = written {
+                self.note_error(index, &error);
                 error!(directory = %directory.path.display(), %error, "a checkpoint was not written; trying again");
             }
         }
@@ -59,7 +64,7 @@ impl Partitions {
     /// Removes replicas that were set aside more than `kept` ago (`stray.retention.ms`). The change of the directory's
     /// name is what its inode's change time tells.
     pub(crate) fn remove_old_strays(&self, kept: Duration) {
-        for directory in &self.directories {
+        for directory in self.directories.iter().filter(|directory| directory.failed.get().is_none()) {
             let found = directory.opened.lock().list();
             let found = found.unwrap_or_else(|error| {
                 warn!(directory = %directory.path.display(), %error, "the log directory cannot be listed");

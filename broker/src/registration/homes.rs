@@ -35,7 +35,10 @@ impl Homes {
         let (homes, boot_id) = tokio::task::spawn_blocking(move || {
             let boot_id = current_boot_id()?;
             for home in &mut homes {
-                home.found = Incarnation::read(&home.path)?;
+                home.found = Incarnation::read(&home.path).unwrap_or_else(|reason| {
+                    error!(directory = %home.path.display(), %reason, "the registration cannot be read; the directory counts as incomplete");
+                    None
+                });
                 let candidate =
                     home.found.as_ref().is_some_and(|found| found.is_complete_for(held, &boot_id));
                 home.complete = candidate && is_sound(&home.path);
@@ -99,12 +102,22 @@ impl Homes {
     async fn write(&self, which: impl Fn(&Home) -> bool) -> anyhow::Result<()> {
         let homes: Vec<Home> = self.homes.iter().filter(|home| which(home)).cloned().collect();
         tokio::task::spawn_blocking(move || {
+            let (mut written, mut failure) = (0, None);
             for Home { path, found, .. } in &homes {
-                if let Some(found) = found {
-                    found.write(path)?;
+                let Some(found) = found else { continue };
+                match found.write(path) {
+                    Ok(()) => written += 1,
+                    Err(reason) => {
+                        // It keeps what it said before, and so counts as incomplete at the next start.
+                        error!(directory = %path.display(), %reason, "the registration cannot be written into the log directory");
+                        failure = Some(reason);
+                    }
                 }
             }
-            anyhow::Ok(())
+            match failure {
+                Some(reason) if written == 0 => Err(reason.into()),
+                _ => anyhow::Ok(()),
+            }
         })
         .await
         .context("writing the registration into the log directories panicked")?

@@ -9,10 +9,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
-use crate::partitions::start_cleaner;
+use crate::partitions::{space_marks, start_cleaner};
 
 /// How often logs are looked at that are due for a sync; most are never.
 const FLUSH_CHECK: Duration = Duration::from_secs(1);
+/// How often the free space of the log directories is looked at.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
 
 /// Starts all of it; it ends with `stopping`.
 pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &CancellationToken) {
@@ -48,6 +50,9 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
     every(high_watermarks, high_watermarks, |context| context.partitions.checkpoint_high_watermarks());
     every(initial, checkpoints, |context| context.partitions.checkpoint_logs());
     every(initial, FLUSH_CHECK, |context| context.partitions.flush_due());
+    every(SPACE_CHECK, SPACE_CHECK, |context| {
+        context.partitions.check_space(space_marks(&context.config.settings));
+    });
     every(initial, config.log_retention_check_interval, |context| {
         context.partitions.apply_retention();
         context.partitions.remove_old_strays(context.config.stray_retention);

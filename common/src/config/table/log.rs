@@ -24,6 +24,8 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("log.segment.delete.delay.ms", Long(0, LONG), "60000", (BROKER, ALL), "Time a deleted file stays on disk under another name."),
     key("log.index.size.max.bytes", Int(4, INT), "10485760", (BROKER, ALL), "Largest index file of a segment."),
     key("log.index.interval.bytes", Int(0, INT), "4096", (BROKER, ALL), "Bytes of records between two entries of an index."),
+    key("log.dirs.space.soft.min.bytes", Long(0, LONG), "268435456", (BROKER, FIXED), "Own key: free bytes of a log directory below which producers are slowed down; 0: never."),
+    key("log.dirs.space.hard.min.bytes", Long(0, LONG), "67108864", (BROKER, FIXED), "Own key: free bytes of a log directory below which produce requests are refused; 0: never."),
     key("log.flush.interval.messages", Long(1, LONG), "9223372036854775807", (BROKER, ALL), "Records after which a partition is synced to disk."),
     unset("log.flush.interval.ms", Long(0, LONG), (BROKER, ALL), "Age of unsynced records at which a partition is synced; unset: log.flush.scheduler.interval.ms."),
     key("log.flush.scheduler.interval.ms", Long(0, LONG), "9223372036854775807", (BROKER, FIXED), "How often partitions are checked for a sync."),

@@ -1,0 +1,143 @@
+//! The log directories as disks: how much space is left (D17), and one that fails goes offline alone. Its partitions
+//! resign; the broker ends only with its last directory.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::{error, info, warn};
+use zurau_common::config::Settings;
+
+use super::Partitions;
+use crate::disk_space::{Marks, Space};
+use crate::log::StorageError;
+use crate::partition::Partition;
+
+/// Tells the free bytes of the file system that holds a directory.
+pub(super) type FreeSpace = Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>;
+
+pub(super) fn free_space() -> FreeSpace {
+    Arc::new(|path| {
+        let space = rustix::fs::statvfs(path)?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    })
+}
+
+/// The marks of `log.dirs.space.*`.
+pub(crate) fn space_marks(settings: &Settings) -> Marks {
+    let bytes = |key: &str| {
+        let value = settings.get(key).and_then(|(value, _)| value.trim().parse().ok());
+        value.unwrap_or_else(|| unreachable!("{key} has a default and was checked when it was read"))
+    };
+    Marks {
+        soft_bytes: bytes("log.dirs.space.soft.min.bytes"),
+        hard_bytes: bytes("log.dirs.space.hard.min.bytes"),
+    }
+}
+
+/// Whether an error means that the disk is of no more use, and not that it is full or this process has too many files
+/// open.
+fn is_disk_failure(error: &io::Error) -> bool {
+    let passing = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM];
+    let is_passing = |code: i32| passing.iter().any(|errno| errno.raw_os_error() == code);
+    !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        && !error.raw_os_error().is_some_and(is_passing)
+}
+
+impl Partitions {
+    /// Looks how much space each directory has left. What changed is logged, with what follows from it.
+    pub(crate) fn check_space(&self, marks: Marks) {
+        let free_space = Arc::clone(&self.free_space.read());
+        for directory in self.directories.iter().filter(|directory| directory.failed.get().is_none()) {
+            let free_bytes = match free_space(&directory.path) {
+                Ok(free_bytes) => free_bytes,
+                Err(reason) => {
+                    warn!(directory = %directory.path.display(), %reason, "the free space cannot be read");
+                    continue;
+                }
+            };
+            let space = Space::judge(free_bytes, marks);
+            let before = std::mem::replace(&mut *directory.space.write(), space);
+            if space.is_like(before) {
+                continue;
+            }
+            let path = directory.path.display();
+            match space {
+                Space::Enough => info!(directory = %path, free_bytes, "there is enough space again"),
+                Space::Low(_) => warn!(
+                    directory = %path, free_bytes, soft_mark = marks.soft_bytes,
+                    "little space is left: producers are slowed down (log.dirs.space.soft.min.bytes)"
+                ),
+                Space::Exhausted => error!(
+                    directory = %path, free_bytes, hard_mark = marks.hard_bytes,
+                    "no space is left: produce requests are refused until records are deleted or the disk grows \
+                     (log.dirs.space.hard.min.bytes)"
+                ),
+            }
+        }
+    }
+
+    /// The space that the directory of a partition has left.
+    pub(crate) fn space_of(&self, partition: &Partition) -> Space {
+        *self.directories[partition.directory()].space.read()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_free_space(&self, bytes: u64) {
+        *self.free_space.write() = Arc::new(move |_| Ok(bytes));
+    }
+
+    /// Whether a directory, by its index in `log.dirs`, has gone offline.
+    pub(crate) fn has_failed(&self, directory: usize) -> bool {
+        self.directories.get(directory).is_some_and(|directory| directory.failed.get().is_some())
+    }
+
+    /// Takes a directory offline if this error says that its disk is of no more use.
+    pub(super) fn note_error(&self, index: usize, error: &StorageError) {
+        if !is_disk_failure(&error.source) {
+            return;
+        }
+        let directory = &self.directories[index];
+        if directory.failed.set(error.to_string()).is_err() {
+            return;
+        }
+        let partitions: Vec<_> =
+            self.all().into_iter().filter(|partition| partition.directory() == index).collect();
+        error!(
+            directory = %directory.path.display(), %error, partitions = partitions.len(),
+            "the log directory goes offline with its partitions; repair the disk and restart the broker"
+        );
+        for partition in partitions {
+            partition.lose_log(&error);
+        }
+        if self.directories.iter().all(|directory| directory.failed.get().is_some()) {
+            self.all_failed.notify_one();
+        }
+    }
+
+    /// Ends when no directory is left.
+    pub(crate) async fn all_directories_failed(&self) {
+        self.all_failed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_not_failed() {
+        let rows = [
+            (rustix::io::Errno::NOSPC, false),
+            (rustix::io::Errno::DQUOT, false),
+            (rustix::io::Errno::MFILE, false),
+            (rustix::io::Errno::IO, true),
+            (rustix::io::Errno::ROFS, true),
+            (rustix::io::Errno::NOENT, true),
+            (rustix::io::Errno::NOTDIR, true),
+        ];
+        for (errno, expected) in rows {
+            assert_eq!(is_disk_failure(&errno.into()), expected, "{errno}");
+        }
+    }
+}
