@@ -9,12 +9,13 @@
 //! | `.index`, `.timeindex`, `.txnindex` without `.log` | removed |
 //! | `.log` with an absent or damaged index | index rebuilt from the batches |
 //! | no `.log` at all | one empty segment at the log start |
+//! | a segment with offsets 2^31 or more above its base | split (LOG-03) |
 //! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
 //! | the next segment begins too high, not compacted, recovery point known | the end of an unflushed segment is lost; later segments go |
 //! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
 //! | other files | left alone |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -31,11 +32,13 @@ use super::flush::LOWERED_RECOVERY_POINT;
 use super::metadata::{self, PARTITION_METADATA};
 use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
 use super::producers::ProducerStates;
+use super::recover::Recovery;
 use super::retention::DELETED_SUFFIX;
 use super::segment::{
     INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX,
     file_path,
 };
+use super::split::{RELATIVE_OFFSET_MAX, split};
 
 /// What the checkpoints of the log directory say about a log that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,23 +179,37 @@ impl PartitionLog {
     /// Opens all segments in order; rebuilds indexes and recovers what lies after the recovery point.
     fn load_segments(&mut self, bases: &[i64], mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
         let unflushed_from = bases.partition_point(|base| *base <= mode.recovery_point).saturating_sub(1);
+        let unflushed_base = bases.get(unflushed_from).copied().unwrap_or(0);
+        let mut waiting: VecDeque<i64> = bases.iter().copied().collect();
         let (mut cut, mut producers) = (false, None);
-        for (index, base) in bases.iter().copied().enumerate() {
+        while let Some(base) = waiting.pop_front() {
             if cut {
                 self.remove_unreachable(base)?;
                 continue;
             }
+            if waiting.front().is_some_and(|next| next - base > RELATIVE_OFFSET_MAX + 1) {
+                self.split_off(base, &mut waiting)?;
+            }
             let (mut segment, sound) = Segment::open(&self.directory, base, &self.config, !mode.clean)?;
-            let unflushed = !mode.clean && index >= unflushed_from;
+            let unflushed = !mode.clean && base >= unflushed_base;
             if !sound || unflushed {
                 if !sound && !unflushed {
                     warn!(directory = %self.directory.display(), segment = base, "index absent or damaged; rebuilding");
                 }
-                cut = self.recover_segment(&mut segment, &mut producers)?;
+                let recovery = self.recover_segment(&mut segment, &mut producers)?;
+                if recovery == Recovery::TooFar {
+                    if !self.split_off(base, &mut waiting)? {
+                        let reason = "offsets are too far from the segment's base".to_owned();
+                        return Err(LogError::Damaged { path: segment.log.path(), reason });
+                    }
+                    waiting.push_front(base);
+                    continue;
+                }
+                cut = recovery == Recovery::Cut;
             }
             if unflushed
                 && mode.recovery_point >= 0
-                && let Some(next) = bases.get(index + 1)
+                && let Some(next) = waiting.front()
             {
                 cut |= self.lost_end(&segment, *next)?;
             }
@@ -202,6 +219,15 @@ impl PartitionLog {
             self.add_empty_segment(self.log_start_offset, now_ms)?;
         }
         Ok(())
+    }
+
+    /// Splits a segment if it holds offsets too far from its base; the new one is the next that waits.
+    fn split_off(&self, base: i64, waiting: &mut VecDeque<i64>) -> Result<bool, LogError> {
+        let Some(new_base) = split(&self.directory, base)? else { return Ok(false) };
+        if waiting.front() != Some(&new_base) {
+            waiting.push_front(new_base);
+        }
+        Ok(true)
     }
 
     /// Whether an unflushed segment lost its end at a batch boundary: the next one then begins too high. In compacted

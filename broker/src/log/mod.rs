@@ -29,6 +29,7 @@ mod recover;
 mod retention;
 mod scan;
 mod segment;
+mod split;
 mod transaction_index;
 mod truncate;
 mod validate;

@@ -12,17 +12,28 @@ use super::partition_log::PartitionLog;
 use super::producers::{Marker, ProducerStates};
 use super::scan::{BatchScan, HeaderScan};
 use super::segment::Segment;
+use super::split::RELATIVE_OFFSET_MAX;
 use super::transaction_index::AbortedTransaction;
+
+/// What the recovery of a segment came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    Whole,
+    /// It ends before the first batch that was not valid.
+    Cut,
+    /// It holds offsets too far from its base (LOG-03), and must be split first. Its indexes are incomplete.
+    TooFar,
+}
 
 impl PartitionLog {
     /// Reads every batch of a segment, rebuilds its indexes and its part of the epoch history, and cuts it before
-    /// the first batch that is not valid. Returns whether it was cut. Earlier segments are in place already.
+    /// the first batch that is not valid. Earlier segments are in place already.
     /// `carried` is the producer state at the end of the segment recovered before, and then of this one.
     pub(crate) fn recover_segment(
         &mut self,
         segment: &mut Segment,
         carried: &mut Option<ProducerStates>,
-    ) -> Result<bool, LogError> {
+    ) -> Result<Recovery, LogError> {
         let file_bytes = segment.size_bytes;
         let mut producers = match carried.take() {
             Some(producers) if producers.end_offset == segment.base_offset => producers,
@@ -46,11 +57,8 @@ impl PartitionLog {
                 reason = Some(format!("offset {} where {expected} or more must follow", header.base_offset));
                 break;
             }
-            if header.last_offset() - segment.base_offset > i64::from(i32::MAX) {
-                return Err(LogError::Damaged {
-                    path: segment.log.path(),
-                    reason: format!("offset {} is too far from the segment's base", header.last_offset()),
-                });
+            if header.last_offset() - segment.base_offset > RELATIVE_OFFSET_MAX {
+                return Ok(Recovery::TooFar);
             }
             expected = header.next_offset();
             let marker = Marker::parse(&header, &batch[HEADER_BYTES..]);
@@ -70,7 +78,7 @@ impl PartitionLog {
         info!(directory = %self.directory.display(), segment = segment.base_offset, bytes = segment.size_bytes,
             log_end = expected, "recovered segment");
         *carried = Some(producers);
-        Ok(cut)
+        Ok(if cut { Recovery::Cut } else { Recovery::Whole })
     }
 
     /// Rebuilds the epoch history from the batch headers (LOG-06, LOG-07).
