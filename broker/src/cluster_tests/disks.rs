@@ -115,8 +115,9 @@ async fn a_failed_directory_goes_offline_alone() {
 
     let second = Disk::watch(&world.directories.path().join("1b"));
     second.break_down();
-    create("w", 7);
-    partitions.checkpoint_high_watermarks();
+    let topic_id = TopicId(uuid::Uuid::from_u128(7));
+    assert!(partitions.get_or_create(&TopicPartition::new("w", 0), topic_id).is_err());
+    assert!(partitions.has_failed(1));
     let ended = tokio::time::timeout(DEADLINE, world.broker(1).wait()).await.expect("the broker ends");
     assert!(ended.to_string().contains("log directory"), "{ended}");
 }
