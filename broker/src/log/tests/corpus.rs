@@ -7,6 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use kafka_protocol::records::Compression;
 
+use super::directory_in_memory;
 use crate::log::batch::HEADER_BYTES;
 use crate::log::epochs::LeaderEpochs;
 use crate::log::meta_properties::MetaProperties;
@@ -19,7 +20,7 @@ use crate::log::{
 };
 
 const NOW: i64 = 1_000_000;
-const ROUNDS: u64 = 300;
+const ROUNDS: u64 = 1_000;
 /// Address space that a run may take besides what is there: the largest body that is decompressed, several times.
 const GROWTH_BYTES_MAX: u64 = 4 << 30;
 
@@ -201,7 +202,7 @@ fn peak_bytes() -> u64 {
 }
 
 fn round(seed: u64) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory_in_memory();
     batches_of_clients_and_leaders(seed, &directory.path().join("t-0"));
     texts_and_snapshots(seed);
     files_of_a_log(seed, &directory.path().join("u-0"));

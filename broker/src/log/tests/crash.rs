@@ -4,15 +4,17 @@
 //! `ZURAU_CRASH_SEED=n` replays one schedule, `ZURAU_CRASH_SCHEDULES=n` sets how many run.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use super::directory_in_memory;
 use crate::log::faults::Machine;
 use crate::log::test_batches::{BatchSpec, batch, marker};
 use crate::log::{AppendOrigin, LogConfig, OpenMode, PartitionLog};
 
 const NOW: i64 = 1_000_000;
-const SCHEDULES: u64 = 400;
+const SCHEDULES: u64 = 10_000;
 
 /// Small, seeded, good enough to choose operations.
 struct Random(u64);
@@ -160,7 +162,7 @@ fn open_from_nothing(path: &Path) -> PartitionLog {
 }
 
 fn schedule(seed: u64) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory_in_memory();
     let path = directory.path().join("t-0");
     Machine::start(seed);
     let log = PartitionLog::create(&path, None, config(), NOW).unwrap();
@@ -190,10 +192,23 @@ fn stop_at_any_change() {
     if let Some(seed) = number("ZURAU_CRASH_SEED") {
         return schedule(seed);
     }
-    for seed in 0..number("ZURAU_CRASH_SCHEDULES").unwrap_or(SCHEDULES) {
-        if let Err(panic) = std::panic::catch_unwind(|| schedule(seed)) {
-            eprintln!("failed with ZURAU_CRASH_SEED={seed}");
-            std::panic::resume_unwind(panic);
+    let schedules = number("ZURAU_CRASH_SCHEDULES").unwrap_or(SCHEDULES);
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= schedules {
+                        return;
+                    }
+                    if let Err(panic) = std::panic::catch_unwind(|| schedule(seed)) {
+                        eprintln!("failed with ZURAU_CRASH_SEED={seed}");
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            });
         }
-    }
+    });
 }

@@ -45,8 +45,11 @@ fn stored(config: LogConfig, sent: &Bytes) -> (BatchHeader, Bytes) {
     (header, bytes)
 }
 
+/// Offset, timestamp, sequence, key and value.
+type Decoded = (i64, i64, i32, Option<Bytes>, Option<Bytes>);
+
 /// The plain records: by the wire crate's decoder, except for framed snappy, which it does not read.
-fn decode(header: &BatchHeader, stored: &Bytes) -> Vec<(i64, i64, i32, Option<Bytes>, Option<Bytes>)> {
+fn decode(header: &BatchHeader, stored: &Bytes) -> Vec<Decoded> {
     let mut bytes = stored.clone();
     if header.compression() == 2 && stored[HEADER_BYTES..].starts_with(b"\x82SNAPPY\0") {
         let (_, blocks) = stored[HEADER_BYTES..].split_at(16);
