@@ -1,9 +1,9 @@
 //! What a znode means: from a path and what stands there to a fact. The only way from the layout into the machine.
 
-use serde::Deserialize;
-use zurau_common::id::{BrokerEpoch, BrokerId, TopicPartition};
+use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::zk::broker::{Address, Endpoints};
 use zurau_common::zk::config::decode_config;
+use zurau_common::zk::election::decode_election;
 use zurau_common::zk::isr::decode_ids;
 use zurau_common::zk::op::Node;
 use zurau_common::zk::state::PartitionState;
@@ -84,32 +84,10 @@ fn unclean_election(node: &Node) -> Option<bool> {
     config.get(UNCLEAN_ELECTION)?.trim().to_ascii_lowercase().parse().ok()
 }
 
-#[derive(Deserialize)]
-struct ElectionJson {
-    partitions: Vec<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct ElectionEntry {
-    topic: String,
-    partition: i32,
-}
-
-/// As in Kafka: `{"version":1,"partitions":[{"topic":"t","partition":0}]}`; an empty node asks for all partitions.
-/// Entries that make no sense do not spoil the others.
-fn decode_election(value: &[u8]) -> Result<Option<Vec<TopicPartition>>, String> {
-    if value.iter().all(u8::is_ascii_whitespace) {
-        return Ok(None);
-    }
-    let json: ElectionJson = serde_json::from_slice(value).map_err(|error| {
-        format!("it cannot be read: {error}; write {{\"version\":1,\"partitions\":[{{\"topic\":\"t\",\"partition\":0}}]}}")
-    })?;
-    let entries = json.partitions.into_iter().filter_map(|entry| serde_json::from_value(entry).ok());
-    Ok(Some(entries.map(|entry: ElectionEntry| TopicPartition::new(entry.topic, entry.partition)).collect()))
-}
-
 #[cfg(test)]
 mod tests {
+    use zurau_common::id::TopicPartition;
+
     use super::*;
 
     fn node(data: &str) -> Node {
@@ -128,16 +106,5 @@ mod tests {
         assert_eq!(gone, Some(Fact::Isr { partition: tp, ids: Read::Absent }));
         let epoch = fact_of(Znode::BrokerEpoch(BrokerId(1)), Some(&node("x")));
         assert_eq!(epoch, Some(Fact::BrokerEpoch { broker: BrokerId(1), epoch: Some(BrokerEpoch(3)) }));
-    }
-
-    #[test]
-    fn ctl_17_elections_are_read_forgivingly() {
-        let json =
-            r#"{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"t","partition":"x"},5]}"#;
-        assert_eq!(decode_election(json.as_bytes()), Ok(Some(vec![TopicPartition::new("t", 0)])));
-        assert_eq!(decode_election(b""), Ok(None));
-        for bad in ["x", "{}", "[]", "{\"partitions\":5}"] {
-            assert!(decode_election(bad.as_bytes()).is_err(), "{bad}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! only carry the record formats v0 and v1 (D7). Orders of the controller are served in its own version only.
 
 mod alter_configs;
+mod alter_partition_reassignments;
 mod api_versions;
 mod control;
 mod create_partitions;
@@ -14,6 +15,7 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
+mod elect_leaders;
 mod fetch;
 mod find_coordinator;
 mod group_words;
@@ -24,6 +26,7 @@ mod leader_hint;
 mod leave_group;
 mod list_groups;
 mod list_offsets;
+mod list_partition_reassignments;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
@@ -89,7 +92,10 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
     api(ApiKey::DeleteGroups, 0, 2, delete_groups::start),
+    api(ApiKey::ElectLeaders, 0, 2, elect_leaders::start),
     api(ApiKey::IncrementalAlterConfigs, 0, 1, alter_configs::start_incremental),
+    api(ApiKey::AlterPartitionReassignments, 0, 0, alter_partition_reassignments::start),
+    api(ApiKey::ListPartitionReassignments, 0, 0, list_partition_reassignments::start),
     api(ApiKey::OffsetDelete, 0, 0, offset_delete::start),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
 ];

@@ -6,6 +6,7 @@ pub mod znode;
 pub mod broker;
 pub mod config;
 pub mod controller;
+pub mod election;
 pub mod isr;
 pub mod state;
 pub mod topic;

@@ -1,19 +1,30 @@
-//! Partitions with data move between brokers while real clients write and read: by znodes alone, and through the API.
+//! Partitions with data move between brokers: by znodes alone, while real clients write and read, and through the API.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kafka_protocol::messages::alter_partition_reassignments_request::{
+    ReassignablePartition, ReassignableTopic,
+};
+use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
+use kafka_protocol::messages::{
+    AlterPartitionReassignmentsRequest, BrokerId, ElectLeadersRequest, ListPartitionReassignmentsRequest,
+};
+use kafka_protocol::records::Compression;
 use serde_json::Value;
 use zurau_tests::clients::python_missing;
 use zurau_tests::cluster::START_LIMIT;
-use zurau_tests::records::now_ms;
+use zurau_tests::history::check_replicas_equal;
+use zurau_tests::kafka::topic_name;
+use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zookeepers, skip};
 
 use crate::traffic::Traffic;
 use crate::tree::ids;
 
 on_both_zookeepers!(partitions_move_by_znodes);
+on_both_zookeepers!(partitions_move_through_the_api);
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 2;
@@ -107,4 +118,129 @@ fn cancelled(cluster: &mut Cluster) -> Result<()> {
     cluster.broker(3)?.start()?;
     wait_until_moved(cluster, TOPIC, 0, &[1])?;
     cluster.wait_for_full_isr(TOPIC, PARTITIONS as usize, START_LIMIT)
+}
+
+/// A partition and its wanted replicas; `None` cancels.
+type Wanted<'a> = (i32, Option<&'a [i32]>);
+
+/// Asks broker 1; returns the partitions' errors.
+fn alter(cluster: &Cluster, topic: &str, wanted: &[Wanted<'_>]) -> Result<Vec<i16>> {
+    let partitions = wanted.iter().map(|(number, replicas)| {
+        let replicas = replicas.map(|ids| ids.iter().copied().map(BrokerId).collect());
+        ReassignablePartition::default().with_partition_index(*number).with_replicas(replicas)
+    });
+    let topic =
+        ReassignableTopic::default().with_name(topic_name(topic)).with_partitions(partitions.collect());
+    let request =
+        AlterPartitionReassignmentsRequest::default().with_timeout_ms(10_000).with_topics(vec![topic]);
+    let answer = cluster.client().call(&cluster.brokers[0].address(), 0, &request)?;
+    ensure!(answer.error_code == 0, "error {}", answer.error_code);
+    let topics = answer.responses.iter();
+    Ok(topics.flat_map(|topic| topic.partitions.iter().map(|found| found.error_code)).collect())
+}
+
+/// Partition, hosts, who comes and who goes, as broker 1 lists all moves.
+type Listed = (i32, Vec<i32>, Vec<i32>, Vec<i32>);
+
+fn list(cluster: &Cluster) -> Result<Vec<Listed>> {
+    let request = ListPartitionReassignmentsRequest::default().with_timeout_ms(10_000).with_topics(None);
+    let answer = cluster.client().call(&cluster.brokers[0].address(), 0, &request)?;
+    ensure!(answer.error_code == 0, "error {}", answer.error_code);
+    let plain = |ids: &[BrokerId]| ids.iter().map(|id| id.0).collect::<Vec<i32>>();
+    let moves = answer.topics.iter().flat_map(|topic| &topic.partitions).map(|found| {
+        let adding = plain(&found.adding_replicas);
+        (found.partition_index, plain(&found.replicas), adding, plain(&found.removing_replicas))
+    });
+    Ok(moves.collect())
+}
+
+/// Asks broker 1 for leaders of a kind (0 preferred, 1 unclean); returns partitions and errors, in order.
+fn elect(cluster: &Cluster, kind: i8, partitions: Option<&[i32]>) -> Result<Vec<(i32, i16)>> {
+    let topics = partitions.map(|partitions| {
+        vec![TopicPartitions::default().with_topic(topic_name(TOPIC)).with_partitions(partitions.to_vec())]
+    });
+    let request = ElectLeadersRequest::default()
+        .with_election_type(kind)
+        .with_topic_partitions(topics)
+        .with_timeout_ms(15_000);
+    let answer = cluster.client().call(&cluster.brokers[0].address(), 2, &request)?;
+    ensure!(answer.error_code == 0, "error {}", answer.error_code);
+    let results = answer.replica_election_results.iter().flat_map(|topic| &topic.partition_result);
+    Ok(results.map(|found| (found.partition_id, found.error_code)).collect())
+}
+
+fn partitions_move_through_the_api(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
+    let builder = Cluster::builder().zookeeper(kind).set("auto.leader.rebalance.enable", false);
+    let mut cluster = builder.start(directory)?;
+    cluster.create_topic(TOPIC, &["[1,2]", "[2,1]"])?;
+    for number in 0..50 {
+        let batch = encode_batch(&[format!("{number}").as_bytes()], now_ms(), Compression::None)?;
+        let (error, offset) = cluster.client().produce(TOPIC, 0, batch, -1)?;
+        ensure!((error, offset) == (0, number), "error {error}, offset {offset}");
+    }
+    let before = cluster.client().read_partition(TOPIC, 0)?;
+
+    let refused: [(&str, Wanted<'_>, i16); 7] = [
+        ("absent", (0, Some(&[1])), 3),
+        (TOPIC, (7, Some(&[1])), 3),
+        (TOPIC, (0, Some(&[])), 39),
+        (TOPIC, (0, Some(&[2, 2])), 39),
+        (TOPIC, (0, Some(&[-1])), 39),
+        (TOPIC, (0, Some(&[1, 9])), 39),
+        (TOPIC, (0, None), 85),
+    ];
+    for (topic, wanted, expected) in refused {
+        let errors = alter(&cluster, topic, &[wanted])?;
+        ensure!(errors == [expected], "{topic} {wanted:?}: {errors:?}");
+    }
+    ensure!(
+        cluster.znodes.children("/brokers/partitions_reassigned")?.is_empty(),
+        "a refusal left something"
+    );
+
+    // A broker that is alive but does nothing holds the move up: it is listed, and can be cancelled.
+    cluster.broker(3)?.process()?.pause()?;
+    let errors = alter(&cluster, TOPIC, &[(0, Some(&[3, 2])), (1, Some(&[3]))])?;
+    ensure!(errors == [0, 0], "{errors:?}");
+    let listed = list(&cluster)?;
+    let expected = [(0, vec![3, 2, 1], vec![3], vec![1]), (1, vec![3, 2, 1], vec![3], vec![2, 1])];
+    ensure!(listed == expected, "{listed:?} are listed");
+    let errors = alter(&cluster, TOPIC, &[(1, None)])?;
+    ensure!(errors == [0], "{errors:?}");
+    cluster.broker(3)?.process()?.resume()?;
+    wait_until_moved(&cluster, TOPIC, 0, &[3, 2])?;
+    wait_until_moved(&cluster, TOPIC, 1, &[2, 1])?;
+    ensure!(list(&cluster)?.is_empty(), "something is still listed");
+    let after = cluster.client().read_partition(TOPIC, 0)?;
+    ensure!(after == before, "the records changed: {after:?}");
+    check_replicas_equal(&cluster, TOPIC, 0, Duration::from_secs(20))?;
+    leaders_are_elected(&cluster)?;
+    cluster.check_running()
+}
+
+fn leaders_are_elected(cluster: &Cluster) -> Result<()> {
+    // Partition 1 is led by its first replica, which is no longer the first of the list.
+    let (leader, _) = cluster.client().leader(TOPIC, 1)?;
+    let preferred = if leader.0 == 1 { 2 } else { 1 };
+    cluster.znodes.put("/brokers/topics/t/1/replicas", &format!("[{preferred},{}]", leader.0))?;
+    eventually("every broker knows the new preference", Duration::from_secs(20), || {
+        let mut client = cluster.client();
+        let answer = client.metadata_from(&cluster.brokers[0].address(), Some(&[TOPIC]))?;
+        let found = answer.topics.iter().flat_map(|topic| &topic.partitions);
+        let found = found.into_iter().find(|found| found.partition_index == 1).context("no t-1")?;
+        ensure!(found.replica_nodes.first() == Some(&BrokerId(preferred)), "{found:?}");
+        Ok(Some(()))
+    })?;
+    for (kind, asked, expected) in [
+        (1, Some(&[0, 1, 5][..]), &[(0, 84), (1, 84), (5, 3)][..]),
+        (0, Some(&[1, 5]), &[(1, 0), (5, 3)]),
+        (0, Some(&[1]), &[(1, 84)]),
+        (0, None, &[]),
+    ] {
+        let results = elect(cluster, kind, asked)?;
+        ensure!(results == expected, "kind {kind}, {asked:?}: {results:?}");
+    }
+    let (leader, _) = cluster.client().leader(TOPIC, 1)?;
+    ensure!(leader.0 == preferred, "broker {} leads, not {preferred}", leader.0);
+    Ok(())
 }
