@@ -5,6 +5,8 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -117,6 +119,56 @@ fn reads_and_recovery(directory: &Path) {
     println!("sequential read: {:.0} MB/s", read as f64 / 1e6 / start.elapsed().as_secs_f64());
 }
 
+/// Resident memory of this process in bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory is named");
+    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+}
+
+/// A start after a clean stop with many partitions, each with a segment of some batches, and what they cost in memory.
+fn idle_partitions(directory: &Path) {
+    const PARTITIONS: usize = 10_000;
+    const THREADS: usize = 4;
+    let bytes = batch(4, 1000);
+    let path = |number: usize| directory.join(format!("idle-{number}"));
+    let next = AtomicUsize::new(0);
+    let each = |work: &(dyn Fn(usize) + Sync)| {
+        next.store(0, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    while let Some(number) =
+                        Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < PARTITIONS)
+                    {
+                        work(number);
+                    }
+                });
+            }
+        });
+    };
+    each(&|number| {
+        let mut log = PartitionLog::create(&path(number), None, config(), NOW).expect("creates");
+        for _ in 0..3 {
+            log.append_as_leader(&bytes, 0, NOW).expect("appends");
+        }
+        log.close().expect("closes");
+    });
+    let before = resident_bytes();
+    let opened = Mutex::new(Vec::with_capacity(PARTITIONS));
+    let start = Instant::now();
+    each(&|number| {
+        let mode = OpenMode { clean: true, recovery_point: 12, log_start_offset: 0 };
+        let log = PartitionLog::open(&path(number), config(), mode, NOW).expect("opens");
+        opened.lock().expect("no thread panics").push(log);
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let kib = resident_bytes().saturating_sub(before) as f64 / 1024.0 / PARTITIONS as f64;
+    println!(
+        "start of {PARTITIONS} partitions after a clean stop: {seconds:.2} s, {kib:.1} KiB resident each"
+    );
+}
+
 fn batch_bytes(bytes: &Bytes) -> usize {
     zurau_broker::log::BatchHeader::parse(bytes).expect("a batch").size_bytes()
 }
@@ -128,4 +180,5 @@ fn main() {
     compare(directory.path(), "1 KiB single records", &batch(1, 950), 200_000);
     compare(directory.path(), "16 KiB batches of 100 B records", &batch(150, 90), 20_000);
     reads_and_recovery(directory.path());
+    idle_partitions(directory.path());
 }
