@@ -18,7 +18,9 @@ def create(bootstrap, topic, *configs):
 
     config = dict(config.split("=", 1) for config in configs)
     new = NewTopic(topic, num_partitions=1, replication_factor=1, config=config)
-    for future in AdminClient({"bootstrap.servers": bootstrap}).create_topics([new]).values():
+    # The client must live until its futures are done.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([new]).values():
         future.result(timeout=TIMEOUT)
 
 

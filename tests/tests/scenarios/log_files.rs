@@ -5,20 +5,22 @@ use anyhow::{Result, ensure};
 use kafka_protocol::records::Compression;
 use zurau_tests::clients::{python_missing, python_script};
 use zurau_tests::records::{encode_batch, now_ms};
-use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, on_both_zookeepers, skip};
-
-on_both_zookeepers!(files_are_read_by_others);
+use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, scenario, skip};
 
 /// Values in one batch.
 const VALUES: usize = 30;
 const EARLIEST: i64 = -2;
 
-fn files_are_read_by_others(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
-    if let Some(why) = python_missing() {
-        skip("files_are_read_by_others", &why);
-        return Ok(());
+#[test]
+fn files_are_read_by_others() {
+    match python_missing() {
+        Some(why) => skip("files_are_read_by_others", &why),
+        None => scenario("files_are_read_by_others", write_and_read),
     }
-    let cluster = Cluster::builder().brokers(1).zookeeper(kind).start(directory)?;
+}
+
+fn write_and_read(directory: &TestDirectory) -> Result<()> {
+    let cluster = Cluster::builder().brokers(1).zookeeper(ZooKeeperKind::InProcess).start(directory)?;
     let sent = [
         (Compression::None, "none"),
         (Compression::Gzip, "gzip"),
