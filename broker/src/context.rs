@@ -9,11 +9,11 @@ use zurau_common::id::BrokerEpoch;
 use crate::control::ControlPlane;
 use crate::groups::GroupCoordinator;
 use crate::handlers::FetchSessions;
-use crate::metadata::SharedMetadata;
 use crate::partitions::Partitions;
 use crate::producer_ids::ProducerIds;
 use crate::session::SessionSlot;
 use crate::shared::Shared;
+use crate::shared_metadata::SharedMetadata;
 use crate::topic_configs::TopicConfigs;
 
 /// Shared by all requests, behind an `Arc`.

@@ -20,6 +20,8 @@ mod partition_config;
 
 mod shared;
 
+mod shared_metadata;
+
 mod session;
 
 mod groups;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use kafka_protocol::messages::UpdateMetadataRequest;
 use kafka_protocol::messages::update_metadata_request::{UpdateMetadataBroker, UpdateMetadataPartitionState};
-use parking_lot::RwLock;
-use tokio::sync::watch;
 use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicName};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{TYPE_FULL, from_wire_ids};
@@ -76,6 +74,11 @@ pub(crate) struct MetadataImage {
 }
 
 impl MetadataImage {
+    /// The same image, ready to believe any controller.
+    pub(crate) fn without_controller_epoch(&self) -> Self {
+        Self { controller_epoch: None, ..self.clone() }
+    }
+
     pub(crate) fn topic(&self, name: &str) -> Option<&Arc<TopicImage>> {
         self.topics.get(name)
     }
@@ -162,56 +165,6 @@ fn partition_image(state: &UpdateMetadataPartitionState) -> PartitionImage {
         isr: from_wire_ids(&state.isr),
         replicas: from_wire_ids(&state.replicas),
         offline_replicas: from_wire_ids(&state.offline_replicas),
-    }
-}
-
-/// The current image, shared by all requests.
-#[derive(Debug)]
-pub(crate) struct SharedMetadata {
-    image: RwLock<Arc<MetadataImage>>,
-    changes: watch::Sender<u64>,
-}
-
-impl Default for SharedMetadata {
-    fn default() -> Self {
-        Self { image: RwLock::default(), changes: watch::Sender::new(0) }
-    }
-}
-
-impl SharedMetadata {
-    pub(crate) fn image(&self) -> Arc<MetadataImage> {
-        Arc::clone(&self.image.read())
-    }
-
-    /// Takes over what a controller says.
-    ///
-    /// # Errors
-    /// As [`MetadataImage::after`].
-    pub(crate) fn apply(&self, request: &UpdateMetadataRequest) -> Result<(), Rejection> {
-        let mut image = self.image.write();
-        *image = Arc::new(image.after(request)?);
-        drop(image);
-        self.changes.send_modify(|count| *count += 1);
-        Ok(())
-    }
-
-    /// Marks that a new registration began: the highest controller epoch is forgotten (coordination.md, section 4).
-    pub(crate) fn forget_controller_epoch(&self) {
-        let mut image = self.image.write();
-        let next = MetadataImage { controller_epoch: None, ..MetadataImage::clone(&image) };
-        *image = Arc::new(next);
-    }
-
-    /// Waits until `found` sees in an image what it looks for. Never returns without it: use a deadline.
-    pub(crate) async fn wait_until<T>(&self, mut found: impl FnMut(&MetadataImage) -> Option<T>) -> T {
-        let mut changes = self.changes.subscribe();
-        loop {
-            changes.mark_unchanged();
-            if let Some(result) = found(&self.image()) {
-                return result;
-            }
-            changes.changed().await.expect("the sender lives as long as this object");
-        }
     }
 }
 
@@ -307,28 +260,5 @@ pub(crate) mod tests {
         let again = first.after(&update(1, vec![topic("a", id(9), &[2])])).unwrap();
         assert_eq!(again.topic("a").unwrap().partitions.len(), 1);
         assert!(again.topic_by_id(id(1)).is_none());
-    }
-
-    #[test]
-    fn replaced_controllers_are_not_believed() {
-        let shared = SharedMetadata::default();
-        shared.apply(&update(2, vec![topic("a", id(1), &[1])])).unwrap();
-        assert_eq!(shared.apply(&update(1, vec![])), Err(Rejection::StaleControllerEpoch));
-        assert!(shared.image().topic("a").is_some());
-        shared.forget_controller_epoch();
-        shared.apply(&update(1, vec![])).unwrap();
-    }
-
-    #[tokio::test]
-    async fn waiting_ends_with_the_change_that_brings_it() {
-        let shared = Arc::new(SharedMetadata::default());
-        let waiter = Arc::clone(&shared);
-        let waiting =
-            tokio::spawn(
-                async move { waiter.wait_until(|image| image.topic("a").map(|t| t.topic_id)).await },
-            );
-        shared.apply(&update(1, vec![])).unwrap();
-        shared.apply(&update(1, vec![topic("a", id(7), &[1])])).unwrap();
-        assert_eq!(waiting.await.unwrap(), id(7));
     }
 }

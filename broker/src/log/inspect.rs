@@ -194,8 +194,12 @@ pub fn read_snapshot(path: &Path) -> Result<Option<Vec<InspectedProducer>>, Stor
     Ok(ProducerStates::decode(&read(path)?, base_of(path)).map(|states| states.inspect()))
 }
 
-/// The entries of a `leader-epoch-checkpoint`, or why it is damaged.
+/// The entries of a `leader-epoch-checkpoint`, or why it is damaged. Kafka creates the file empty and fills it with the
+/// first epoch.
 pub fn read_epochs(path: &Path) -> Result<Result<Vec<EpochEntry>, String>, StorageError> {
     let text = read_if_present(path)?.unwrap_or_default();
+    if text.is_empty() {
+        return Ok(Ok(Vec::new()));
+    }
     Ok(LeaderEpochs::decode(&text).map(|epochs| epochs.entries().to_vec()).map_err(|error| error.to_string()))
 }
