@@ -57,7 +57,14 @@ impl BrokerQueue {
         }
     }
 
+    /// A broker that shall delete its copy is no host any more: an older record that still waits would make the copy
+    /// again, after the stop. A full request keeps it, because it goes before the stop, and sets aside what it does not
+    /// name.
     pub(crate) fn stop(&mut self, stop: StopReplica) {
+        let outdated = self.leader_and_isr.get(&stop.partition).is_some_and(|record| ends(&stop, record));
+        if outdated && !self.full {
+            self.leader_and_isr.remove(&stop.partition);
+        }
         self.stops.insert((stop.partition.clone(), stop.topic_id), stop);
     }
 
@@ -132,6 +139,10 @@ impl BrokerQueue {
             Outgoing::LeaderAndIsr { full, partitions } => {
                 self.full = full;
                 for record in partitions {
+                    let stop = self.stops.get(&(record.partition.clone(), record.topic_id));
+                    if !full && stop.is_some_and(|stop| ends(stop, &record)) {
+                        continue;
+                    }
                     self.leader_and_isr.entry(record.partition.clone()).or_insert(record);
                 }
             }
@@ -145,6 +156,11 @@ impl BrokerQueue {
             Outgoing::LogEnds(partitions) => self.log_ends.extend(partitions),
         }
     }
+}
+
+/// Whether a record is older than the order to delete the copy that it is about.
+fn ends(stop: &StopReplica, record: &LeaderAndIsr) -> bool {
+    stop.topic_id == record.topic_id && record.leader_epoch <= stop.leader_epoch
 }
 
 /// What is beyond one request.
@@ -217,18 +233,48 @@ mod tests {
         assert!(matches!(queue.next(), Some(Outgoing::Metadata(changes)) if changes.len() == 1));
     }
 
+    fn stop_at(record: &LeaderAndIsr, epoch: i32) -> StopReplica {
+        let (partition, topic_id) = (record.partition.clone(), record.topic_id);
+        StopReplica { partition, topic_id, leader_epoch: LeaderEpoch(epoch) }
+    }
+
+    #[test]
+    fn n5_what_shall_be_deleted_is_not_made_again_by_an_older_record() {
+        // A move that is cancelled while the record that started it waits, or is sent and not answered.
+        let mut queue = BrokerQueue::new();
+        queue.full_metadata = false;
+        for sent in [false, true] {
+            queue.tell(record(0, 1));
+            queue.tell(record(1, 1));
+            let unanswered = if sent { queue.next() } else { None };
+            queue.stop(stop_at(&record(0, 1), 2));
+            unanswered.into_iter().for_each(|request| queue.put_back(request));
+            assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
+            assert_eq!(epochs(queue.next()), (false, vec![(1, 1)]));
+            assert_eq!(queue.next(), None);
+        }
+        // A host again: the newer record stays. Another incarnation is another copy.
+        queue.tell(record(0, 3));
+        queue.stop(stop_at(&record(0, 3), 2));
+        let mut other = record(1, 1);
+        other.topic_id = TopicId::parse("BQIDBAUGBwgJCgsMDQ4PEA").unwrap();
+        queue.tell(record(1, 1));
+        queue.stop(stop_at(&other, 9));
+        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 2));
+        assert_eq!(epochs(queue.next()), (false, vec![(0, 3), (1, 1)]));
+        // A full request names what shall be deleted too, and goes first.
+        queue.tell_everything(vec![record(0, 1)]);
+        queue.stop(stop_at(&record(0, 1), 2));
+        assert_eq!(epochs(queue.next()), (true, vec![(0, 1)]));
+        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(_))));
+    }
+
     #[test]
     fn stops_go_first_and_big_requests_are_cut() {
         let mut queue = BrokerQueue::new();
         queue.tell(record(0, 1));
         for partition in 0..i32::try_from(PARTITIONS_MAX).unwrap() + 1 {
-            let record = record(partition, 1);
-            let stop = StopReplica {
-                partition: record.partition,
-                topic_id: record.topic_id,
-                leader_epoch: record.leader_epoch,
-            };
-            queue.stop(stop);
+            queue.stop(stop_at(&record(partition, 1), 0));
         }
         assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == PARTITIONS_MAX));
         assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
