@@ -2,8 +2,7 @@
 //!
 //! | found | done |
 //! |---|---|
-//! | `*.deleted` | removed: the log had given it up |
-//! | `*.cleaned` | removed: compaction had not finished writing it |
+//! | `*.deleted`, `*.cleaned` | removed: the log had given it up; compaction had not finished writing it |
 //! | `*.swap` at or above the lowest `.cleaned` | removed: its set is incomplete, the originals stand |
 //! | other `*.swap` | completed: originals in its range removed, then renamed into place |
 //! | `.index`, `.timeindex`, `.txnindex` without `.log` | removed |
