@@ -2,7 +2,6 @@
 //!
 //! Reading order: `replica` (the pure core), `log`, `partition` (core and log behind one lock), `partitions`, then the
 //! shells that move them, then `handlers`.
-#![allow(dead_code)]
 
 mod replica;
 

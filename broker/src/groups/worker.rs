@@ -44,6 +44,7 @@ pub(crate) enum Command {
         answer: oneshot::Sender<Vec<TopicName>>,
     },
     TopicsDeleted(Vec<TopicName>),
+    #[expect(dead_code, reason = "sent by WriteTxnMarkers, which comes with the transaction coordinator")]
     TransactionEnded {
         producer_id: i64,
         commits: bool,
