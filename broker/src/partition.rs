@@ -19,6 +19,7 @@ mod read;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
@@ -64,6 +65,8 @@ pub(crate) struct Partition {
     directory: usize,
     shared: Arc<Shared>,
     inner: Mutex<Inner>,
+    /// Told whenever an office that was being taken is held, or given up.
+    office_decided: Notify,
 }
 
 struct Inner {
@@ -146,7 +149,14 @@ impl Partition {
             committed_waiters: WaiterList::default(),
             appended_waiters: WaiterList::default(),
         };
-        Arc::new(Self { id, topic_id, directory, shared, inner: Mutex::new(inner) })
+        Arc::new(Self {
+            id,
+            topic_id,
+            directory,
+            shared,
+            inner: Mutex::new(inner),
+            office_decided: Notify::new(),
+        })
     }
 
     pub(crate) fn id(&self) -> &TopicPartition {
@@ -169,7 +179,7 @@ impl Partition {
         let role = match (inner.replica.role(), &inner.log) {
             (_, None) | (Role::Idle(Some(_)), _) => "offline",
             (Role::Idle(None), _) => "new",
-            (Role::TakingOffice, _) => "taking office",
+            (Role::TakingOffice { .. }, _) => "taking office",
             (Role::Leader(_), _) => "leader",
             (Role::Follower(_), _) => "follower",
         };
@@ -250,9 +260,14 @@ impl Partition {
     fn step<T>(&self, work: impl FnOnce(&mut Inner, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::default();
         let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
+        let was_undecided = inner.replica.is_taking_office();
         let result = work(&mut inner, &mut wakes);
+        let is_decided = was_undecided && !inner.replica.is_taking_office();
         drop(inner);
         wakes.fire(&self.shared);
+        if is_decided {
+            self.office_decided.notify_waiters();
+        }
         result
     }
 

@@ -1,6 +1,6 @@
 """Produces unique values with acks=all until SIGTERM and notes each acknowledgement as it comes.
 
-produce_history.py BOOTSTRAP TOPIC PARTITIONS RATE NAME HISTORY_FILE REQUESTS_IN_FLIGHT
+produce_history.py BOOTSTRAP TOPIC PARTITIONS RATE NAME HISTORY_FILE
 
 A line of the history is `time_ms partition offset value`. A record that fails for good ends the script with an error:
 the producer is idempotent and retries for two minutes, so nothing that the tests do may make it give up.
@@ -12,7 +12,7 @@ import time
 
 from confluent_kafka import Producer
 
-bootstrap, topic, partitions, rate, name, path, in_flight = sys.argv[1:8]
+bootstrap, topic, partitions, rate, name, path = sys.argv[1:7]
 partitions, rate = int(partitions), float(rate)
 history = open(path, "w", buffering=1)
 stopping = False
@@ -38,7 +38,6 @@ producer = Producer(
         "bootstrap.servers": bootstrap,
         "acks": "all",
         "enable.idempotence": True,
-        "max.in.flight": int(in_flight),
         "delivery.timeout.ms": 120000,
         "linger.ms": 2,
         "retry.backoff.ms": 50,

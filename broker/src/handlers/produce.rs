@@ -34,6 +34,10 @@ use crate::shared::wall_clock_ms;
 /// How long acks=1 waits for a sync at most; its request says nothing of that.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// How long a produce waits at most while this broker is taking office. The requests behind it on the connection wait
+/// too, which keeps the order of an idempotent producer.
+const OFFICE_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// First version that may carry zstd.
 const ZSTD_FROM: i16 = 7;
 
@@ -42,17 +46,18 @@ pub(super) fn start(call: Call) -> Starting {
         Ok(request) => request,
         Err(refused) => return ready(refused),
     };
-    let answer = match request.acks {
-        0 => append_silently(&call, request),
-        1 => append_here(call, request),
-        -1 => append_everywhere(call, request),
-        _ => {
-            let outcomes = all_refused(&request, Rejection::InvalidRequiredAcks);
-            let image = call.context.metadata.image();
-            call.reply().now(&respond(&outcomes, &image, &call.connection.listener.0, call.version()))
+    Box::pin(async move {
+        match request.acks {
+            0 => append_silently(&call, request).await,
+            1 => append_here(call, request).await,
+            -1 => append_everywhere(call, request).await,
+            _ => {
+                let outcomes = all_refused(&request, Rejection::InvalidRequiredAcks);
+                let image = call.context.metadata.image();
+                call.reply().now(&respond(&outcomes, &image, &call.connection.listener.0, call.version()))
+            }
         }
-    };
-    ready(answer)
+    })
 }
 
 /// What became of one partition of a request.
@@ -81,8 +86,8 @@ struct Written {
     throttle: Duration,
 }
 
-fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
-    let outcomes = append_all(call, request, Acks::None);
+async fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
+    let outcomes = append_all(call, request, Acks::None).await;
     let failed = outcomes.iter().find_map(|outcome| {
         let rejection = outcome.result.as_ref().err()?.rejection;
         Some(format!("produce with acks=0 to {}-{} failed: {rejection}", outcome.topic, outcome.partition))
@@ -91,8 +96,8 @@ fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
 }
 
 /// Answers at once, unless the records must be synced first.
-fn append_here(call: Call, request: ProduceRequest) -> Answer {
-    let outcomes = append_all(&call, request, Acks::Leader);
+async fn append_here(call: Call, request: ProduceRequest) -> Answer {
+    let outcomes = append_all(&call, request, Acks::Leader).await;
     if outcomes.iter().any(Outcome::waits) {
         return wait_and_answer(call, outcomes, Instant::now() + SYNC_WAIT_MAX);
     }
@@ -101,10 +106,10 @@ fn append_here(call: Call, request: ProduceRequest) -> Answer {
     call.reply().now(&response)
 }
 
-fn append_everywhere(call: Call, request: ProduceRequest) -> Answer {
+async fn append_everywhere(call: Call, request: ProduceRequest) -> Answer {
     // A timeout of 0 or less still finds what is committed at once.
     let deadline = deadline_after(request.timeout_ms).unwrap_or_else(Instant::now);
-    let outcomes = append_all(&call, request, Acks::All);
+    let outcomes = append_all(&call, request, Acks::All).await;
     wait_and_answer(call, outcomes, deadline)
 }
 
@@ -153,28 +158,31 @@ fn all_refused(request: &ProduceRequest, rejection: Rejection) -> Vec<Outcome> {
 }
 
 /// Appends every partition's batch. The request, and with it the frame, is dropped here: from now on the log holds
-/// the records.
-fn append_all(call: &Call, request: ProduceRequest, acks: Acks) -> Vec<Outcome> {
+/// the records. Waits only while this broker is taking office for one of the partitions.
+async fn append_all(call: &Call, request: ProduceRequest, acks: Acks) -> Vec<Outcome> {
     let now_ms = wall_clock_ms();
+    let limit = Instant::now() + OFFICE_WAIT_MAX;
     let mut outcomes = Vec::new();
     for topic in request.topic_data {
         let name = TopicName::from(topic.name.as_str());
         for data in topic.partition_data {
-            let result = check_batch(data.records, call.version())
-                .map_err(ProduceRejection::from)
-                .and_then(|records| append(&call.context, (&name, data.index), records, acks, now_ms));
+            let result = match check_batch(data.records, call.version()) {
+                Ok(records) => {
+                    append(&call.context, (&name, data.index), (records, acks, now_ms), limit).await
+                }
+                Err(rejection) => Err(rejection.into()),
+            };
             outcomes.push(Outcome { topic: name.clone(), partition: data.index, result });
         }
     }
     outcomes
 }
 
-fn append(
+async fn append(
     context: &BrokerContext,
     (topic, number): (&TopicName, i32),
-    records: Bytes,
-    acks: Acks,
-    now_ms: i64,
+    (records, acks, now_ms): (Bytes, Acks, i64),
+    limit: Instant,
 ) -> Result<Written, ProduceRejection> {
     if is_internal(topic) {
         return Err(Rejection::InvalidTopicException.into());
@@ -191,7 +199,7 @@ fn append(
             ..Rejection::KafkaStorageError.into()
         });
     }
-    let appended = partition.append(records, acks, now_ms)?;
+    let appended = partition.append_in_office(records, acks, now_ms, limit).await?;
     Ok(Written { appended, at: partition, throttle: space.throttle() })
 }
 

@@ -1,4 +1,4 @@
-//! Opening a log: what each file found in its directory means, and which part of the log must be recovered.
+//! Opening a log: what each file in its directory means (others are left alone), and which part is recovered.
 //!
 //! | found | done |
 //! |---|---|
@@ -12,7 +12,6 @@
 //! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
 //! | the next segment begins too high, not compacted, recovery point known | the end of an unflushed segment is lost; later segments go |
 //! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
-//! | other files | left alone |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;

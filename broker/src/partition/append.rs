@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 
@@ -110,27 +111,15 @@ impl Partition {
     /// # Errors
     /// Not the leader, or a leader that may not serve now (`NotLeaderOrFollower`); too few in sync for acks=all
     /// (`NotEnoughReplicas`, nothing is appended); whatever the log refuses.
+    #[cfg(test)]
     pub(crate) fn append(
         self: &Arc<Self>,
         records: Bytes,
         acks: Acks,
         now_ms: i64,
     ) -> Result<Appended, ProduceRejection> {
-        self.append_with_origin(records, acks, AppendOrigin::Client, now_ms)
-    }
-
-    /// As [`Partition::append`] for the broker's own coordinators.
-    ///
-    /// # Errors
-    /// As [`Partition::append`].
-    pub(crate) fn append_with_origin(
-        self: &Arc<Self>,
-        records: Bytes,
-        acks: Acks,
-        origin: AppendOrigin,
-        now_ms: i64,
-    ) -> Result<Appended, ProduceRejection> {
-        self.append_if_leading_in(LeaderEpoch::UNKNOWN, (records, acks, origin), now_ms)
+        let what = (records, acks, AppendOrigin::Client);
+        self.append_if_leading_in(LeaderEpoch::UNKNOWN, what, now_ms)
     }
 
     /// Appends with acks=all for one of the broker's own coordinators, whose knowledge is of one leader epoch.
@@ -146,26 +135,76 @@ impl Partition {
         self.append_if_leading_in(leader_epoch, (records, Acks::All, AppendOrigin::Coordinator), now_ms)
     }
 
+    /// As [`Partition::append`], but waits, until `limit`, while this broker is taking office. A leader takes office again
+    /// at each step of a reassignment: if it refused one produce of a pipeline meanwhile and took the next one after, an
+    /// idempotent producer would have to start a new epoch, and would write again what was stored already.
+    ///
+    /// # Errors
+    /// As [`Partition::append`].
+    pub(crate) async fn append_in_office(
+        self: &Arc<Self>,
+        records: Bytes,
+        acks: Acks,
+        now_ms: i64,
+        limit: Instant,
+    ) -> Result<Appended, ProduceRejection> {
+        loop {
+            // Made before the look, so that no decision falls between.
+            let decided = self.office_decided.notified();
+            let what = (records.clone(), acks, AppendOrigin::Client);
+            if let Some(outcome) = self.append_if_decided(LeaderEpoch::UNKNOWN, what, now_ms) {
+                return outcome;
+            }
+            if timeout_at(limit, decided).await.is_err() {
+                return Err(Rejection::NotLeaderOrFollower.into());
+            }
+        }
+    }
+
     fn append_if_leading_in(
+        self: &Arc<Self>,
+        leader_epoch: LeaderEpoch,
+        what: (Bytes, Acks, AppendOrigin),
+        now_ms: i64,
+    ) -> Result<Appended, ProduceRejection> {
+        let outcome = self.append_if_decided(leader_epoch, what, now_ms);
+        outcome.unwrap_or_else(|| Err(Rejection::NotLeaderOrFollower.into()))
+    }
+
+    /// `None` while this broker is taking office.
+    fn append_if_decided(
         self: &Arc<Self>,
         leader_epoch: LeaderEpoch,
         (records, acks, origin): (Bytes, Acks, AppendOrigin),
         now_ms: i64,
-    ) -> Result<Appended, ProduceRejection> {
+    ) -> Option<Result<Appended, ProduceRejection>> {
         self.step(|inner, wakes| {
-            let leader_epoch = self.admit(inner, acks, leader_epoch)?;
-            let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
-            let appended = log.append_with_origin(&records, leader_epoch.0, origin, now_ms);
-            let must_sync = log.flush_due(now_ms);
-            match appended {
-                Ok(info) => Ok(self.after_append(inner, wakes, (acks, must_sync), &info)),
-                Err(AppendError::Stopped(reason)) => {
-                    self.fail(inner, wakes, &reason);
-                    Err(Rejection::KafkaStorageError.into())
-                }
-                Err(error) => Err(error.into()),
+            if inner.replica.is_taking_office() {
+                return None;
             }
+            Some(self.append_now(inner, wakes, leader_epoch, (&records, acks, origin, now_ms)))
         })
+    }
+
+    fn append_now(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
+        leader_epoch: LeaderEpoch,
+        (records, acks, origin, now_ms): (&Bytes, Acks, AppendOrigin, i64),
+    ) -> Result<Appended, ProduceRejection> {
+        let leader_epoch = self.admit(inner, acks, leader_epoch)?;
+        let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
+        let appended = log.append_with_origin(records, leader_epoch.0, origin, now_ms);
+        let must_sync = log.flush_due(now_ms);
+        match appended {
+            Ok(info) => Ok(self.after_append(inner, wakes, (acks, must_sync), &info)),
+            Err(AppendError::Stopped(reason)) => {
+                self.fail(inner, wakes, &reason);
+                Err(Rejection::KafkaStorageError.into())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What is checked before anything is written.

@@ -59,8 +59,11 @@ impl View {
 pub(crate) enum Role {
     /// Nothing: not told yet, stopped, or refused by the rejection.
     Idle(Option<Rejection>),
-    /// Elected; the take-over write is not stored yet. Nothing is served.
-    TakingOffice,
+    /// Elected; the take-over write is not stored yet. Nothing is served. `led_before`: in the epoch before this one, and
+    /// the replica has not followed since (N19).
+    TakingOffice {
+        led_before: bool,
+    },
     Leader(Box<Leader>),
     Follower(Follower),
 }
@@ -117,6 +120,10 @@ impl Replica {
             Role::Leader(leader) => Some(leader),
             _ => None,
         }
+    }
+
+    pub(crate) fn is_taking_office(&self) -> bool {
+        matches!(self.role, Role::TakingOffice { .. })
     }
 
     pub(crate) fn follower(&self) -> Option<Follower> {
@@ -200,10 +207,10 @@ impl Replica {
     /// Begins to take office: the broker stops following and serves nothing until [`Replica::take_office`].
     /// Returns whether waiting acknowledgements are kept: only by one that leads already (N19).
     pub(crate) fn begin_take_over(&mut self, order: &LeaderAndIsr) -> bool {
-        let was_leader = matches!(self.role, Role::Leader(_));
+        let led_before = matches!(self.role, Role::Leader(_) | Role::TakingOffice { led_before: true });
         self.view = Some(View::of(order, self.own));
-        self.role = Role::TakingOffice;
-        was_leader
+        self.role = Role::TakingOffice { led_before };
+        led_before
     }
 
     /// The take-over write is stored. False if another order came in between.
@@ -214,8 +221,8 @@ impl Replica {
         stored: StoredIsr,
         now_ms: u64,
     ) -> bool {
-        let due = self.role == Role::TakingOffice
-            && self.view.is_some_and(|view| view.leader_epoch == order.leader_epoch);
+        let due =
+            self.is_taking_office() && self.view.is_some_and(|view| view.leader_epoch == order.leader_epoch);
         if due {
             self.role = Role::Leader(Box::new(Leader::new(office, order, stored, now_ms)));
         }

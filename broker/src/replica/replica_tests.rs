@@ -110,7 +110,8 @@ fn only_a_leader_keeps_its_waiting_acknowledgements() {
     assert_eq!(replica.leader_in(LeaderEpoch(6)).unwrap().isr().stored(), &stored());
     assert!(replica.begin_take_over(&order(1, 7)), "N19");
     assert!(!replica.take_office(&order(1, 6), office(), stored(), 0), "a take-over of the past");
-    assert!(replica.take_office(&order(1, 7), office(), stored(), 0));
+    assert!(replica.begin_take_over(&order(1, 8)), "N19: the next epoch comes before the office of the last");
+    assert!(replica.take_office(&order(1, 8), office(), stored(), 0));
 }
 
 #[test]

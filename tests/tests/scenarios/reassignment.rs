@@ -78,9 +78,7 @@ fn partitions_move_by_znodes(directory: &TestDirectory, kind: ZooKeeperKind) -> 
     }
     let mut cluster = Cluster::builder().zookeeper(kind).start(directory)?;
     cluster.create_topic(TOPIC, &["[1,2]", "[2,1]"])?;
-    // One request at a time: while a leader takes office again it refuses produces, and of pipelined ones it may take a
-    // later one first. Its error 45 makes the client send what it thinks was not stored under a new producer epoch.
-    let mut traffic = Traffic::start_with(&cluster, directory, TOPIC, PARTITIONS, 1)?;
+    let mut traffic = Traffic::start(&cluster, directory, TOPIC, PARTITIONS)?;
 
     // The leader leaves; a follower leaves; both at once.
     wish(&cluster, 0, "[3,2]")?;

@@ -29,26 +29,14 @@ impl Traffic {
         topic: &str,
         partitions: i32,
     ) -> Result<Self> {
-        Self::start_with(cluster, directory, topic, partitions, 5)
-    }
-
-    /// As [`Self::start`], with another number of requests that a producer sends before it has an answer.
-    pub(crate) fn start_with(
-        cluster: &Cluster,
-        directory: &TestDirectory,
-        topic: &str,
-        partitions: i32,
-        in_flight: u8,
-    ) -> Result<Self> {
         let bootstrap = cluster.bootstrap();
         let count = partitions.to_string();
-        let in_flight = in_flight.to_string();
         let mut producers = Vec::new();
         for number in 0..PRODUCERS {
             let name = format!("p{number}");
             let path = directory.join(&format!("{topic}-{name}.history"));
             let shown = path.to_string_lossy().into_owned();
-            let arguments = [&bootstrap, topic, &count, RATE, &name, &shown, &in_flight];
+            let arguments = [&bootstrap, topic, &count, RATE, &name, &shown];
             let log = directory.join(&format!("producer-{name}.log"));
             producers.push((RunningScript::start("produce_history.py", &arguments, &log)?, path));
         }

@@ -1,0 +1,44 @@
+//! A leader that takes office again, as at each step of a reassignment: producers notice nothing (N19).
+
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::time::{Instant, timeout};
+use zurau_common::id::PartitionEpoch;
+use zurau_common::rejection::Rejection;
+use zurau_common::zk::isr::StoredIsr;
+
+use super::world::World;
+use crate::log::test_batches::{BatchSpec, batch};
+use crate::partition::{Accepted, Acks, TakeOver};
+
+const ENOUGH: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn produces_wait_while_their_leader_takes_office_again() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    let partition = world.partition(1);
+    let (isr, PartitionEpoch(version)) = world.isr().await.unwrap();
+    let stored = StoredIsr { isr, elr: Vec::new(), partition_epoch: PartitionEpoch(version + 1) };
+
+    // Two orders in a row, the second before the first office is taken.
+    let mut take_over: Option<TakeOver> = None;
+    for epoch in [1, 2] {
+        let order = world.order(1, epoch).await;
+        let Accepted::TakeOffice(next) = partition.accept(&order) else { panic!("not elected again") };
+        take_over = Some(next);
+    }
+    let produce =
+        |limit| partition.append_in_office(batch(&BatchSpec::default()), Acks::Leader, 1_000, limit);
+    let given_up = produce(Instant::now()).await.unwrap_err();
+    assert_eq!(given_up.rejection, Rejection::NotLeaderOrFollower, "not longer than the limit");
+
+    let mut waiting = Box::pin(produce(Instant::now() + ENOUGH));
+    assert!((&mut waiting).now_or_never().is_none(), "answered while nobody leads");
+    let order = world.order(1, 2).await;
+    assert!(partition.take_office(&order, take_over.unwrap(), &stored, &|_| true));
+    let appended = timeout(ENOUGH, waiting).await.expect("told of the office").unwrap();
+    assert_eq!(appended.first_offset, 0);
+}
