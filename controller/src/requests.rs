@@ -146,7 +146,12 @@ impl Machine {
         let (Some(state), Read::Value(stored), Some((topic_id, _))) =
             (partition.state.value(), &partition.isr, self.standing(tp))
         else {
-            self.refuse_proposal(tp, &waiting, Rejection::UnknownTopicOrPartition);
+            // A leader may be heard before the watch that tells of the ISR it has just created.
+            if partition.state.value().is_some() && partition.isr.is_absent() && waiting.tries == 0 {
+                self.judge_after_reading(tp, waiting);
+            } else {
+                self.refuse_proposal(tp, &waiting, Rejection::UnknownTopicOrPartition);
+            }
             return;
         };
         if !self.is_current(waiting.broker, waiting.broker_epoch) {
@@ -168,11 +173,7 @@ impl Machine {
                 let answer = stored_answer(partition);
                 self.answer_proposal(&waiting, answer);
             }
-            Judgement::ReadAgain => {
-                self.partition_mut(tp).work.stale = true;
-                self.read_again(Subject::Partition(tp.clone()));
-                self.proposal_again(tp, waiting);
-            }
+            Judgement::ReadAgain => self.judge_after_reading(tp, waiting),
             Judgement::Store { isr, elr, added } => {
                 let mut epochs = vec![(waiting.broker, waiting.broker_epoch)];
                 epochs.extend(added);
@@ -185,6 +186,12 @@ impl Machine {
                 self.write_partition(PendingPartition { fence, write, extra, purpose });
             }
         }
+    }
+
+    fn judge_after_reading(&mut self, tp: &TopicPartition, waiting: WaitingProposal) {
+        self.partition_mut(tp).work.stale = true;
+        self.read_again(Subject::Partition(tp.clone()));
+        self.proposal_again(tp, waiting);
     }
 
     /// Conflict, lost answer or stale cache: judged anew when the partition has been read again.
