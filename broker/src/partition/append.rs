@@ -106,11 +106,7 @@ impl From<AppendError> for ProduceRejection {
 }
 
 impl Partition {
-    /// Appends a producer's batches. `now_ms`: milliseconds since 1970.
-    ///
-    /// # Errors
-    /// Not the leader, or a leader that may not serve now (`NotLeaderOrFollower`); too few in sync for acks=all
-    /// (`NotEnoughReplicas`, nothing is appended); whatever the log refuses.
+    /// As [`Partition::append_in_office`], without the wait.
     #[cfg(test)]
     pub(crate) fn append(
         self: &Arc<Self>,
@@ -125,7 +121,7 @@ impl Partition {
     /// Appends with acks=all for one of the broker's own coordinators, whose knowledge is of one leader epoch.
     ///
     /// # Errors
-    /// As [`Partition::append`]; `FencedLeaderEpoch` if that epoch is over.
+    /// As [`Partition::append_in_office`]; `FencedLeaderEpoch` if that epoch is over.
     pub(crate) fn append_in_epoch(
         self: &Arc<Self>,
         records: Bytes,
@@ -135,12 +131,14 @@ impl Partition {
         self.append_if_leading_in(leader_epoch, (records, Acks::All, AppendOrigin::Coordinator), now_ms)
     }
 
-    /// As [`Partition::append`], but waits, until `limit`, while this broker is taking office. A leader takes office again
-    /// at each step of a reassignment: if it refused one produce of a pipeline meanwhile and took the next one after, an
-    /// idempotent producer would have to start a new epoch, and would write again what was stored already.
+    /// Appends a producer's batches. `now_ms`: milliseconds since 1970. Waits, until `limit`, while this broker is taking
+    /// office. A leader takes office again at each step of a reassignment: if it refused one produce of a pipeline
+    /// meanwhile and took the next one after, an idempotent producer would have to start a new epoch, and would write
+    /// again what was stored already.
     ///
     /// # Errors
-    /// As [`Partition::append`].
+    /// Not the leader, or a leader that may not serve now (`NotLeaderOrFollower`); too few in sync for acks=all
+    /// (`NotEnoughReplicas`, nothing is appended); whatever the log refuses.
     pub(crate) async fn append_in_office(
         self: &Arc<Self>,
         records: Bytes,
