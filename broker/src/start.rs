@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use zurau_common::config::{BrokerConfig, Listener};
 use zurau_common::id::{BrokerId, TopicPartition};
+use zurau_common::process::host_name;
 use zurau_common::wire::server::{ListenerName, Server};
 use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
 use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
@@ -229,10 +230,6 @@ fn identity(config: &BrokerConfig, bound: &[(ListenerName, SocketAddr)]) -> anyh
     let address = Address { host: inter_broker.host.clone(), port: inter_broker.port };
     let software = format!("zurau {}", env!("CARGO_PKG_VERSION"));
     Ok(Identity { address, endpoints: Endpoints::new(endpoints, config.broker_rack.clone(), software) })
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Registers under a session and lets everything use it.

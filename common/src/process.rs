@@ -1,4 +1,5 @@
-//! What every process does at its start and its end: logging to stderr, and waiting for the signal to stop.
+//! What every process does at its start and its end: logging to stderr, naming its machine, and waiting for the signal
+//! to stop.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -58,6 +59,13 @@ pub fn run_server<C>(
             ExitCode::FAILURE
         }
     }
+}
+
+/// This machine's name, which an advertised listener without a host stands for; `localhost` if it has none.
+pub fn host_name() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy();
+    if name.is_empty() { "localhost".to_owned() } else { name.into_owned() }
 }
 
 /// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, `info` and above. A second call changes

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 use zurau_common::config::{ControllerConfig, load_controller};
-use zurau_common::process::{ServerArguments, StopSignals, run_server};
+use zurau_common::process::{ServerArguments, StopSignals, host_name, run_server};
 use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
 use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
 use zurau_common::zk::op::MultiError;
@@ -147,17 +147,11 @@ fn identity(
     let advertised =
         config.advertised_listeners.first().context("a controller needs a listener (listeners)")?;
     let (_, bound) = bound.first().context("a controller needs a listener (listeners)")?;
-    let host = if advertised.host.is_empty() { hostname() } else { advertised.host.clone() };
+    let host = if advertised.host.is_empty() { host_name() } else { advertised.host.clone() };
     let port = if advertised.port == 0 { bound.port() } else { advertised.port };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timestamp = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);
     Ok(ActiveController::new(config.controller_id, host, port, timestamp))
-}
-
-fn hostname() -> String {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
-    if name.is_empty() { "localhost".to_owned() } else { name.into_owned() }
 }
 
 /// One process from its first session to its end.
