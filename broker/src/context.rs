@@ -15,6 +15,7 @@ use crate::session::SessionSlot;
 use crate::shared::Shared;
 use crate::shared_metadata::SharedMetadata;
 use crate::topic_configs::TopicConfigs;
+use crate::transactions::TransactionCoordinator;
 
 /// Shared by all requests, behind an `Arc`.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct BrokerContext {
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) groups: GroupCoordinator,
+    pub(crate) transactions: TransactionCoordinator,
     pub(crate) zookeeper: SessionSlot,
     /// Value of `/cluster/id`, set before the first registration.
     pub(crate) cluster_id: OnceLock<String>,
@@ -44,6 +46,7 @@ impl BrokerContext {
         Self {
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
             groups: GroupCoordinator::new(&config.settings),
+            transactions: TransactionCoordinator::new(&config.settings),
             topic_configs: TopicConfigs::new(config.clone()),
             config,
             shared,

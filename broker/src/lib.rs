@@ -23,7 +23,11 @@ mod shared_metadata;
 
 mod session;
 
+mod coordinator;
+
 mod groups;
+
+mod transactions;
 
 mod config_changes;
 mod context;

@@ -33,7 +33,6 @@ const PURE: &[&str] = &[
 const SHELL: &[&str] = &[
     "broker/src/groups/coordinator.rs",
     "broker/src/groups/load.rs",
-    "broker/src/groups/topic.rs",
     "broker/src/groups/upkeep.rs",
     "broker/src/groups/worker.rs",
     "common/src/zk/lease.rs",

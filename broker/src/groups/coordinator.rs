@@ -21,9 +21,9 @@ use super::outbox::GroupSettings;
 use super::records::GroupId;
 use super::request::{Answer, Ask, Listing};
 use super::shard::Shard;
-use super::topic::{OFFSETS_TOPIC, OffsetsTopic, setting};
 use super::worker::{Command, MAILBOX, Worker};
 use crate::context::BrokerContext;
+use crate::coordinator::{CoordinatorTopic, setting};
 use crate::partition::Partition;
 use crate::shared::Shared;
 
@@ -44,7 +44,7 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct GroupCoordinator {
     settings: Arc<GroupSettings>,
-    pub(crate) topic: OffsetsTopic,
+    pub(crate) topic: CoordinatorTopic,
     /// `offsets.commit.timeout.ms`.
     commit_timeout: Duration,
     /// `offsets.load.buffer.size`.
@@ -67,7 +67,7 @@ impl GroupCoordinator {
         };
         Self {
             settings: Arc::new(group_settings),
-            topic: OffsetsTopic::new(settings),
+            topic: CoordinatorTopic::consumer_offsets(settings),
             commit_timeout: Duration::from_millis(setting(settings, "offsets.commit.timeout.ms")),
             load_bytes: setting(settings, "offsets.load.buffer.size"),
             loads: Arc::new(Semaphore::new(LOADS_AT_ONCE)),
@@ -126,7 +126,7 @@ impl GroupCoordinator {
     pub(crate) async fn list(&self, context: &BrokerContext) -> (Vec<Listing>, Result<(), Rejection>) {
         let mut listings = Vec::new();
         let mut outcome = Ok(());
-        for partition in context.partitions.of_topic(OFFSETS_TOPIC) {
+        for partition in context.partitions.of_topic(self.topic.name) {
             let mailbox = match self.mailbox(context, partition.id().partition) {
                 Ok(mailbox) => mailbox,
                 Err(Rejection::CoordinatorLoadInProgress) => {
@@ -147,7 +147,7 @@ impl GroupCoordinator {
 
     /// The coordinator of a partition, started if this broker leads it.
     fn mailbox(&self, context: &BrokerContext, number: i32) -> Result<mpsc::Sender<Command>, Rejection> {
-        let partition = context.partitions.get(OFFSETS_TOPIC, number).ok_or(Rejection::NotCoordinator)?;
+        let partition = context.partitions.get(self.topic.name, number).ok_or(Rejection::NotCoordinator)?;
         let leader_epoch = partition.serving_epoch().ok_or(Rejection::NotCoordinator)?;
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&number) {
@@ -185,12 +185,12 @@ impl GroupCoordinator {
 
     /// Starts coordinators for what this broker leads by now, and ends those of former leaderships.
     pub(crate) fn keep_up(&self, context: &BrokerContext) {
-        for partition in context.partitions.of_topic(OFFSETS_TOPIC) {
+        for partition in context.partitions.of_topic(self.topic.name) {
             // A refusal says that it loads, or that it is not here.
             let _ = self.mailbox(context, partition.id().partition);
         }
         self.slots.lock().retain(|number, slot| {
-            let partition = context.partitions.get(OFFSETS_TOPIC, *number);
+            let partition = context.partitions.get(self.topic.name, *number);
             partition.is_some_and(|partition| partition.leads_in(slot.leader_epoch))
         });
     }

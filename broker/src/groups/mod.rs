@@ -3,7 +3,7 @@
 //! Reading order: `records` (what is stored), `request` (what clients ask), `group` (the states of a group) with
 //! `join`, `membership` and `offsets`, and `shard` (all groups of one partition of `__consumer_offsets`): these are
 //! pure, with `outbox`, `timers` and `batch` beside them. Then the shells: `load`, `worker` (owns a shard),
-//! `coordinator` (all shards of this broker), `topic` and `upkeep`.
+//! `coordinator` (all shards of this broker) and `upkeep`.
 
 mod records;
 
@@ -28,8 +28,6 @@ mod batch;
 mod load;
 
 mod worker;
-
-mod topic;
 
 mod coordinator;
 

@@ -1,7 +1,7 @@
 //! FindCoordinator (10), versions 0-6: which broker coordinates a group or a transactional id.
 //!
-//! - The first question creates `__consumer_offsets`; until it has leaders the answer is COORDINATOR_NOT_AVAILABLE,
-//!   which clients take as "ask again". Transactional ids get the same answer until transactions exist.
+//! - The first question creates `__consumer_offsets` or `__transaction_state`; until it has leaders the answer is
+//!   COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
 //! - v1 adds the key type (0 group, 1 transaction) and a message; v4 asks for many keys at once.
 //! - v6 knows share groups (type 2) in KRaft only; here an unknown type is INVALID_REQUEST.
 
@@ -39,10 +39,7 @@ async fn find(call: &Call, key_type: i8, key: &str) -> Found {
     let context = &call.context;
     let leader = match key_type {
         KEY_TYPE_GROUP => context.groups.topic.coordinator_of(context, key).await?,
-        KEY_TYPE_TRANSACTION => {
-            let message = "this release has no transaction coordinator yet";
-            return Err(Refusal::new(Rejection::CoordinatorNotAvailable, message));
-        }
+        KEY_TYPE_TRANSACTION => context.transactions.topic.coordinator_of(context, key).await?,
         other => {
             let message = format!("unknown coordinator type {other}");
             return Err(Refusal::new(Rejection::InvalidRequest, message));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
+use crate::coordinator::partition_of;
 use crate::groups::load::{Loaded, replay};
-use crate::groups::topic::partition_of;
 
 fn archive() -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
