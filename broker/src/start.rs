@@ -28,7 +28,7 @@ use crate::fetchers::FetchSettings;
 use crate::isr_proposer::Proposer;
 use crate::log::{DirectoryError, LogDirectory};
 use crate::partition_config::partition_config;
-use crate::partitions::{Partitions, space_marks};
+use crate::partitions::{LoadingProgress, Partitions, space_marks};
 use crate::registration::{Conflict, Identity, Registrar};
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
 use crate::topic_configs::Changed;
@@ -120,7 +120,8 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     let zookeeper = connect(&config);
     let (data, control) = (planes.data.clone(), planes.control.clone());
     let for_logs = config.clone();
-    let opening = tokio::task::spawn_blocking(move || open(for_logs, control, data));
+    let progress = Arc::new(LoadingProgress::default());
+    let opening = tokio::task::spawn_blocking(move || open(for_logs, &progress, control, data));
     let (zookeeper, opened) = tokio::join!(zookeeper, opening);
     let (context, requests, unclean) = opened.context("opening the logs panicked")??;
     let zookeeper = zookeeper?;
@@ -165,7 +166,12 @@ type Opened =
     (Arc<BrokerContext>, tokio::sync::mpsc::UnboundedReceiver<PartitionRequest>, Vec<TopicPartition>);
 
 /// Opens the log directories and loads every log. Waits for the disk.
-fn open(config: BrokerConfig, control: Handle, data: Handle) -> anyhow::Result<Opened> {
+fn open(
+    config: BrokerConfig,
+    progress: &LoadingProgress,
+    control: Handle,
+    data: Handle,
+) -> anyhow::Result<Opened> {
     let settings = ReplicationSettings {
         lag_max_ms: millis(config.replica_lag_time_max),
         fetch_wait_max_ms: millis(config.replica_fetch_wait_max),
@@ -180,7 +186,8 @@ fn open(config: BrokerConfig, control: Handle, data: Handle) -> anyhow::Result<O
     let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
     let partitions = Partitions::new(Arc::clone(&shared), directories, default);
     partitions.check_space(space_marks(&config.settings));
-    let loaded = partitions.load(config.num_recovery_threads_per_data_dir.max(LOADING_THREADS_MIN))?;
+    let threads = config.num_recovery_threads_per_data_dir.max(LOADING_THREADS_MIN);
+    let loaded = partitions.load(threads, progress)?;
     let plane = ControlPlane::new(Arc::clone(&shared), FetchSettings::of(&config), control, data);
     let context = Arc::new(BrokerContext::new(config, shared, partitions, plane));
     Ok((context, requests, loaded.unclean))

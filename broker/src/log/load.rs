@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -97,6 +98,17 @@ impl PartitionLog {
     /// Opens the log in an existing directory, recovering it as far as `mode` makes necessary. Opening twice gives
     /// the same log (L1).
     pub fn open(directory: &Path, config: LogConfig, mode: OpenMode, now_ms: i64) -> Result<Self, LogError> {
+        Self::open_counting(directory, config, mode, now_ms, &AtomicU64::new(0))
+    }
+
+    /// As [`PartitionLog::open`]; adds the bytes that recovery has read to `scanned` while it reads.
+    pub fn open_counting(
+        directory: &Path,
+        config: LogConfig,
+        mode: OpenMode,
+        now_ms: i64,
+        scanned: &AtomicU64,
+    ) -> Result<Self, LogError> {
         let topic_id = metadata::read_topic_id(&directory.join(PARTITION_METADATA))?;
         let lowered = read_if_present(&directory.join(LOWERED_RECOVERY_POINT))?;
         let overstated_recovery_point = lowered.is_some().then_some(mode.recovery_point);
@@ -128,7 +140,7 @@ impl PartitionLog {
             stopped: None,
         };
         let epochs_known = log.load_epochs()?;
-        log.load_segments(&found.logs, mode, now_ms)?;
+        log.load_segments(&found.logs, mode, now_ms, scanned)?;
         log.settle_offsets(mode, now_ms)?;
         if !epochs_known {
             log.rebuild_epochs()?;
@@ -175,9 +187,14 @@ impl PartitionLog {
     }
 
     /// Opens all segments in order; rebuilds indexes and recovers what lies after the recovery point.
-    fn load_segments(&mut self, bases: &[i64], mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
-        let unflushed_from = bases.partition_point(|base| *base <= mode.recovery_point).saturating_sub(1);
-        let unflushed_base = bases.get(unflushed_from).copied().unwrap_or(0);
+    fn load_segments(
+        &mut self,
+        bases: &[i64],
+        mode: OpenMode,
+        now_ms: i64,
+        scanned: &AtomicU64,
+    ) -> Result<(), LogError> {
+        let unflushed_base = bases.get(first_unflushed(bases, mode.recovery_point)).copied().unwrap_or(0);
         let mut waiting: VecDeque<i64> = bases.iter().copied().collect();
         let (mut cut, mut producers) = (false, None);
         while let Some(base) = waiting.pop_front() {
@@ -194,7 +211,7 @@ impl PartitionLog {
                 if !sound && !unflushed {
                     warn!(directory = %self.directory.display(), segment = base, "index absent or damaged; rebuilding");
                 }
-                let recovery = self.recover_segment(&mut segment, &mut producers)?;
+                let recovery = self.recover_segment(&mut segment, &mut producers, scanned)?;
                 if recovery == Recovery::TooFar {
                     if !self.split_off(base, &mut waiting)? {
                         let reason = "offsets are too far from the segment's base".to_owned();
@@ -277,6 +294,26 @@ impl PartitionLog {
         self.high_watermark = self.log_start_offset;
         Ok(())
     }
+}
+
+/// The index of the first segment that may hold records which are not on disk for sure.
+fn first_unflushed(bases: &[i64], recovery_point: i64) -> usize {
+    bases.partition_point(|base| *base <= recovery_point).saturating_sub(1)
+}
+
+/// Bytes that opening the log in `directory` will scan, as far as that is known beforehand: segments with a damaged
+/// index come on top.
+pub fn bytes_to_recover(directory: &Path, mode: OpenMode) -> Result<u64, StorageError> {
+    if mode.clean {
+        return Ok(0);
+    }
+    let lowered = read_if_present(&directory.join(LOWERED_RECOVERY_POINT))?;
+    let recovery_point = mode.lowered_to(lowered.as_deref()).recovery_point;
+    let mut logs = files_of(directory)?;
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let bases: Vec<i64> = logs.iter().map(|path| offset_of(path).unwrap_or(0)).collect();
+    let unflushed = logs.iter().skip(first_unflushed(&bases, recovery_point));
+    unflushed.map(|path| Ok(fs::metadata(path).storage("look at", path)?.len())).sum()
 }
 
 /// Completes or undoes what compaction and deletion were doing when the broker stopped (see the table above).

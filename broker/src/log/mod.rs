@@ -56,7 +56,7 @@ pub use epochs::{EpochEnd, EpochEntry};
 pub use error::{AppendError, LogError, ReadError, RecordError, StorageError};
 pub use flush::FlushPlan;
 pub use incarnation::{Incarnation, current_boot_id};
-pub use load::OpenMode;
+pub use load::{OpenMode, bytes_to_recover};
 pub use partition_log::{AppendInfo, PartitionLog};
 pub use read::ReadPlan;
 pub use retention::{DeletionReason, KeptBecause};

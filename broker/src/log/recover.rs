@@ -1,6 +1,7 @@
 //! Reading a log again: segments that may be torn, lost epoch histories, producer state.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::{info, warn};
 
@@ -28,11 +29,13 @@ pub(crate) enum Recovery {
 impl PartitionLog {
     /// Reads every batch of a segment, rebuilds its indexes and its part of the epoch history, and cuts it before
     /// the first batch that is not valid. Earlier segments are in place already.
-    /// `carried` is the producer state at the end of the segment recovered before, and then of this one.
+    /// `carried` is the producer state at the end of the segment recovered before, and then of this one;
+    /// `scanned` counts bytes.
     pub(crate) fn recover_segment(
         &mut self,
         segment: &mut Segment,
         carried: &mut Option<ProducerStates>,
+        scanned: &AtomicU64,
     ) -> Result<Recovery, LogError> {
         let file_bytes = segment.size_bytes;
         let mut producers = match carried.take() {
@@ -60,6 +63,7 @@ impl PartitionLog {
             if header.last_offset() - segment.base_offset > RELATIVE_OFFSET_MAX {
                 return Ok(Recovery::TooFar);
             }
+            scanned.fetch_add(header.size_bytes() as u64, Ordering::Relaxed);
             expected = header.next_offset();
             let marker = Marker::parse(&header, &batch[HEADER_BYTES..]);
             segment.note(&header, self.config.index_interval_bytes)?;

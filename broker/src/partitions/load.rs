@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -11,12 +12,13 @@ use tracing::{error, info, warn};
 use zurau_common::id::{TopicId, TopicPartition};
 
 use super::Partitions;
-use crate::log::{FoundDirectory, PartitionLog};
+use super::progress::{DirectoryCounters, LoadingProgress};
+use crate::log::{FoundDirectory, PartitionLog, bytes_to_recover};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
 
-/// Logs between two lines of progress.
-const PROGRESS_EVERY: usize = 1_000;
+/// Time between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// Logs closed at a time; each waits for a sync.
 const CLOSING_THREADS: usize = 8;
@@ -41,35 +43,30 @@ impl Partitions {
     ///
     /// # Errors
     /// A log directory cannot be listed.
-    pub(crate) fn load(&self, threads: usize) -> anyhow::Result<Loaded> {
-        let mut jobs = VecDeque::new();
-        for (index, directory) in self.directories.iter().enumerate() {
-            for found in directory.opened.lock().list()? {
-                match found {
-                    FoundDirectory::Partition { partition, path } => {
-                        jobs.push_back(Job { directory: index, partition, path });
-                    }
-                    FoundDirectory::ToDelete { path } => remove(&path),
-                    FoundDirectory::Stray { .. } | FoundDirectory::Future { .. } => {}
-                }
-            }
-        }
+    pub(crate) fn load(&self, threads: usize, progress: &LoadingProgress) -> anyhow::Result<Loaded> {
+        let (jobs, counters) = self.plan_loading()?;
         let total = jobs.len();
+        let counters = progress.begin(counters);
         let jobs = Mutex::new(jobs);
         let loaded = Mutex::new(Loaded::default());
-        let done = AtomicUsize::new(0);
+        let (working, all_done) = channel::<()>();
         std::thread::scope(|scope| {
             for _ in 0..(threads * self.directories.len()).clamp(1, total.max(1)) {
-                scope.spawn(|| {
+                let working = working.clone();
+                let (jobs, loaded) = (&jobs, &loaded);
+                scope.spawn(move || {
                     loop {
-                        let Some(job) = jobs.lock().pop_front() else { return };
-                        self.load_one(&job, &loaded);
-                        let done = 1 + done.fetch_add(1, Ordering::Relaxed);
-                        if done.is_multiple_of(PROGRESS_EVERY) {
-                            info!(done, total, "loading logs");
-                        }
+                        let Some(job) = jobs.lock().pop_front() else { break };
+                        let counters = &counters[job.directory];
+                        self.load_one(&job, counters, loaded);
+                        counters.note_log_done();
                     }
+                    drop(working);
                 });
+            }
+            drop(working);
+            while all_done.recv_timeout(PROGRESS_EVERY) == Err(RecvTimeoutError::Timeout) {
+                tell(progress);
             }
         });
         let loaded = loaded.into_inner();
@@ -77,8 +74,32 @@ impl Partitions {
         Ok(loaded)
     }
 
-    fn load_one(&self, job: &Job, loaded: &Mutex<Loaded>) {
-        match self.open_log(job) {
+    /// What there is to open, and how much of it there is in each directory. Removes what was to be deleted.
+    fn plan_loading(&self) -> anyhow::Result<(VecDeque<Job>, Vec<DirectoryCounters>)> {
+        let mut jobs = VecDeque::new();
+        let mut counters = Vec::new();
+        for (index, directory) in self.directories.iter().enumerate() {
+            let opened = directory.opened.lock();
+            let before = jobs.len();
+            let mut bytes = 0;
+            for found in opened.list()? {
+                match found {
+                    FoundDirectory::Partition { partition, path } => {
+                        // What cannot be looked at is reported when it is opened.
+                        bytes += bytes_to_recover(&path, opened.open_mode(&partition)).unwrap_or(0);
+                        jobs.push_back(Job { directory: index, partition, path });
+                    }
+                    FoundDirectory::ToDelete { path } => remove(&path),
+                    FoundDirectory::Stray { .. } | FoundDirectory::Future { .. } => {}
+                }
+            }
+            counters.push(DirectoryCounters::new(&directory.path, jobs.len() - before, bytes));
+        }
+        Ok((jobs, counters))
+    }
+
+    fn load_one(&self, job: &Job, counters: &DirectoryCounters, loaded: &Mutex<Loaded>) {
+        match self.open_log(job, counters) {
             Ok(Some((partition, clean))) => {
                 let mut loaded = loaded.lock();
                 loaded.partitions += 1;
@@ -95,7 +116,11 @@ impl Partitions {
         }
     }
 
-    fn open_log(&self, job: &Job) -> anyhow::Result<Option<(Arc<Partition>, bool)>> {
+    fn open_log(
+        &self,
+        job: &Job,
+        counters: &DirectoryCounters,
+    ) -> anyhow::Result<Option<(Arc<Partition>, bool)>> {
         let (mode, checkpointed, cleaned) = {
             let directory = self.directories[job.directory].opened.lock();
             let checkpoints = &directory.checkpoints;
@@ -103,7 +128,9 @@ impl Partitions {
             (directory.open_mode(&job.partition), checkpoints.high_watermarks.get(&job.partition), cleaned)
         };
         let config = self.config_of(&job.partition.topic);
-        let mut log = PartitionLog::open(&job.path, config.log.clone(), mode, wall_clock_ms())?;
+        let scanned = &counters.bytes_scanned;
+        let mut log =
+            PartitionLog::open_counting(&job.path, config.log.clone(), mode, wall_clock_ms(), scanned)?;
         let Some(topic_id) = log.topic_id() else {
             warn!(path = %job.path.display(), "a partition directory without topic id is left alone");
             return Ok(None);
@@ -195,6 +222,16 @@ fn close_log(partition: &Partition) -> Result<Ends, String> {
         log_end: log.log_end_offset(),
     };
     log.close().map(|()| ends).map_err(|reason| format!("{}: {reason}", partition.id()))
+}
+
+/// A line for each directory that is not done.
+fn tell(progress: &LoadingProgress) {
+    for shown in progress.snapshot().iter().filter(|shown| shown.logs_done < shown.logs_total) {
+        info!(
+            directory = %shown.path.display(), logs_done = shown.logs_done, logs_total = shown.logs_total,
+            bytes_scanned = shown.bytes_scanned, bytes_total = shown.bytes_total, "opening logs"
+        );
+    }
 }
 
 fn remove(path: &Path) {

@@ -1,11 +1,14 @@
 //! Append, read, roll, truncate, restart.
 
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::log::{BatchHeader, Batches, EpochEnd, LogConfig, OpenMode, PartitionLog, ReadError};
+use crate::log::{
+    BatchHeader, Batches, EpochEnd, LogConfig, OpenMode, PartitionLog, ReadError, bytes_to_recover,
+};
 
 const NOW: i64 = 2_000_000;
 
@@ -218,6 +221,35 @@ fn a_truncation_lowers_the_recovery_point_before_the_checkpoint_does() {
     }
     log.flush().unwrap();
     assert!(!path.join("lowered-recovery-point").exists());
+}
+
+#[test]
+fn a_start_knows_beforehand_what_recovery_will_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, small_segments());
+    for _ in 0..20 {
+        append(&mut log, 2, 0);
+    }
+    let size_bytes = log.size_bytes();
+    let bases: Vec<i64> = log.segments.keys().copied().collect();
+    drop(log);
+    //   clean, recovery point, the base of the first segment that is read (none if beyond the end)
+    for (clean, recovery_point, first) in [
+        (true, 0, 99),
+        (false, -1, 0),
+        (false, 0, 0),
+        (false, bases[2] + 1, bases[2]),
+        (false, 40, bases[bases.len() - 1]),
+    ] {
+        let mode = OpenMode { clean, recovery_point, log_start_offset: 0 };
+        let planned = bytes_to_recover(&path, mode).unwrap();
+        let scanned = AtomicU64::new(0);
+        let log = PartitionLog::open_counting(&path, small_segments(), mode, NOW, &scanned).unwrap();
+        let expected: u64 = log.segments.range(first..).map(|(_, segment)| segment.size_bytes).sum();
+        assert_eq!((planned, scanned.into_inner()), (expected, expected), "{mode:?}");
+        assert_eq!(log.size_bytes(), size_bytes);
+    }
 }
 
 #[test]
