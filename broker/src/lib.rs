@@ -33,6 +33,7 @@ mod config_changes;
 mod context;
 mod disk_space;
 mod handlers;
+mod health;
 mod metadata;
 mod placement;
 mod producer_ids;

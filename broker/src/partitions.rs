@@ -32,7 +32,7 @@ const SHARDS: usize = 16;
 pub(crate) use cleaning::start_cleaner;
 pub(crate) use disks::space_marks;
 use disks::{FreeSpace, free_space};
-pub(crate) use progress::LoadingProgress;
+pub(crate) use progress::{DirectoryProgress, LoadingProgress};
 
 type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;
 type ById = HashMap<TopicId, BTreeMap<i32, Arc<Partition>>>;

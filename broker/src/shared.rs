@@ -81,6 +81,11 @@ impl Shared {
         *self.lease.write() = None;
     }
 
+    /// The lease of the session that the broker is registered under.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.lease.read().clone()
+    }
+
     pub(crate) fn holds_lease(&self) -> bool {
         self.lease.read().as_ref().is_some_and(Lease::is_held)
     }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 use zurau_common::config::{BrokerConfig, Listener};
+use zurau_common::http::HttpServer;
 use zurau_common::id::{BrokerId, TopicPartition};
 use zurau_common::process::host_name;
 use zurau_common::wire::server::{ListenerName, Server};
@@ -25,6 +26,7 @@ use crate::Broker;
 use crate::context::BrokerContext;
 use crate::control::ControlPlane;
 use crate::fetchers::FetchSettings;
+use crate::health::Health;
 use crate::isr_proposer::Proposer;
 use crate::log::{DirectoryError, LogDirectory};
 use crate::partition_config::partition_config;
@@ -100,6 +102,9 @@ struct Planes {
 pub(crate) struct Parts {
     pub(crate) context: Arc<BrokerContext>,
     pub(crate) server: Arc<Server>,
+    pub(crate) health: Arc<Health>,
+    /// Answers over HTTP until the broker ends.
+    pub(crate) http: Option<HttpServer>,
     pub(crate) registrar: Arc<tokio::sync::Mutex<Registrar>>,
     /// Cancelled when the broker stops: sessions are not replaced any more, background work ends.
     pub(crate) stopping: CancellationToken,
@@ -117,13 +122,15 @@ pub(crate) async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
 }
 
 async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Result<Parts> {
+    let health = Health::new(&config);
+    let http = health.serve(&config).await?;
     let zookeeper = connect(&config);
     let (data, control) = (planes.data.clone(), planes.control.clone());
-    let for_logs = config.clone();
-    let progress = Arc::new(LoadingProgress::default());
-    let opening = tokio::task::spawn_blocking(move || open(for_logs, &progress, control, data));
+    let (for_logs, for_progress) = (config.clone(), Arc::clone(&health));
+    let opening = tokio::task::spawn_blocking(move || open(for_logs, &for_progress.loading, control, data));
     let (zookeeper, opened) = tokio::join!(zookeeper, opening);
     let (context, requests, unclean) = opened.context("opening the logs panicked")??;
+    health.loaded(&context);
     let zookeeper = zookeeper?;
     let server = Arc::new(bind(&context, &planes.data).await?);
     let identity = identity(&context.config, server.local_addresses())?;
@@ -132,7 +139,7 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     enter(&context, &mut registrar, &zookeeper).await?;
     let registrar = Arc::new(tokio::sync::Mutex::new(registrar));
     let stopping = CancellationToken::new();
-    let parts = Parts { context, server, registrar, stopping };
+    let parts = Parts { context, server, health, http, registrar, stopping };
     tasks::spawn(&parts.context, &planes.data, &parts.stopping);
     let sessions = keep_sessions(Arc::clone(&parts.context), Arc::clone(&parts.registrar), zookeeper);
     let (stopping, failure) = (parts.stopping.clone(), planes.failure);

@@ -3,6 +3,7 @@
 
 pub mod assignment;
 pub mod config;
+pub mod http;
 pub mod id;
 pub mod leader_and_isr;
 pub mod process;

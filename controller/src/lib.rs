@@ -27,6 +27,7 @@ mod multi;
 mod queue;
 
 mod api;
+mod health;
 mod leadership;
 mod messages;
 mod outbox;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 use zurau_common::config::{ControllerConfig, load_controller};
+use zurau_common::http::HttpServer;
 use zurau_common::process::{ServerArguments, StopSignals, host_name, run_server};
 use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
 use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
@@ -22,6 +23,7 @@ use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
 use zurau_common::zk::znode::Znode;
 
 use crate::api::{Api, SharedApi};
+use crate::health::{Health, Role};
 use crate::leadership::{compete, resign};
 use crate::machine::MachineConfig;
 use crate::runtime::{Ended, RuntimeConfig, serve};
@@ -32,6 +34,9 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// A running controller: active or standby.
 pub struct Controller {
     server: Server,
+    health: Arc<Health>,
+    /// Answers over HTTP until the controller ends.
+    _http: Option<HttpServer>,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
     ended: watch::Receiver<Option<String>>,
@@ -44,6 +49,11 @@ impl Controller {
     /// An address that cannot be bound; no ZooKeeper session within `zookeeper.connection.timeout.ms`.
     pub async fn start(config: ControllerConfig) -> anyhow::Result<Self> {
         let api: SharedApi = Arc::default();
+        let health = Arc::new(Health::new(config.controller_id));
+        let http = match &config.http_listener {
+            Some(listener) => Some(HttpServer::bind(listener, Arc::clone(&health) as _).await?),
+            None => None,
+        };
         let listeners: Vec<ListenerAddress> = config
             .listeners
             .iter()
@@ -63,13 +73,13 @@ impl Controller {
             .context("the controller cannot start without ZooKeeper")?;
         let stop = CancellationToken::new();
         let (end, ended) = watch::channel(None);
-        let life = Life { config, api, identity, stop: stop.clone() };
+        let life = Life { config, api, identity, health: Arc::clone(&health), stop: stop.clone() };
         let task = tokio::spawn(async move {
             if let Err(error) = life.run(zookeeper).await {
                 end.send_replace(Some(format!("{error:#}")));
             }
         });
-        Ok(Self { server, stop, task: Some(task), ended })
+        Ok(Self { server, health, _http: http, stop, task: Some(task), ended })
     }
 
     /// Where brokers reach this controller.
@@ -93,6 +103,7 @@ impl Controller {
 
     /// Gives up the office, so that a standby takes over at once, and ends the session.
     pub async fn shutdown(mut self) {
+        self.health.set_role(Role::Stopping);
         self.stop.cancel();
         if let Some(task) = self.task.take() {
             // A panic was its own: the session's end says so to everybody.
@@ -159,6 +170,7 @@ struct Life {
     config: ControllerConfig,
     api: SharedApi,
     identity: ActiveController,
+    health: Arc<Health>,
     stop: CancellationToken,
 }
 
@@ -166,7 +178,10 @@ impl Life {
     async fn run(self, first: ZooKeeper) -> anyhow::Result<()> {
         let mut zookeeper = first;
         loop {
-            let ended = self.session(&zookeeper).await?;
+            self.health.set_session(Some(&zookeeper));
+            let ended = self.session(&zookeeper).await;
+            self.health.set_session(None);
+            let ended = ended?;
             if ended == Ended::Stopped {
                 resign(&zookeeper).await;
                 zookeeper.close().await;
@@ -208,7 +223,10 @@ impl Life {
                 resign(zookeeper).await;
                 continue;
             }
-            match serve(zookeeper, office, self.runtime(zookeeper), &self.api, &self.stop).await {
+            self.health.set_role(Role::Active(office.epoch));
+            let ended = serve(zookeeper, office, self.runtime(zookeeper), &self.api, &self.stop).await;
+            self.health.set_role(Role::Standby);
+            match ended {
                 Ended::Deposed => info!(epoch = %office.epoch, "no longer the active controller"),
                 ended => return Ok(ended),
             }

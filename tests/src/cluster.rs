@@ -28,6 +28,7 @@ pub const START_LIMIT: Duration = Duration::from_secs(45);
 pub struct Node {
     pub id: i32,
     pub port: u16,
+    http_port: u16,
     program: &'static str,
     name: String,
     config: PathBuf,
@@ -39,6 +40,11 @@ pub struct Node {
 impl Node {
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where it answers over HTTP.
+    pub fn http_address(&self) -> String {
+        format!("127.0.0.1:{}", self.http_port)
     }
 
     /// The log directory of a broker.
@@ -191,7 +197,7 @@ impl ClusterBuilder {
     }
 
     fn node(&self, role: &'static str, id: i32, connect: &str, directory: &Path) -> Result<Node> {
-        let port = free_port();
+        let (port, http_port) = (free_port(), free_port());
         let name = format!("{role}-{id}");
         let data = directory.join(format!("{name}-data"));
         fs::create_dir_all(&data).context("creating a data directory")?;
@@ -199,6 +205,7 @@ impl ClusterBuilder {
             ("zookeeper.connect".to_owned(), connect.to_owned()),
             ("zookeeper.session.timeout.ms".to_owned(), SESSION_TIMEOUT.as_millis().to_string()),
             ("listeners".to_owned(), format!("PLAINTEXT://127.0.0.1:{port}")),
+            ("http.listener".to_owned(), format!("127.0.0.1:{http_port}")),
         ]);
         if role == "broker" {
             keys.insert("broker.id".to_owned(), id.to_string());
@@ -215,6 +222,7 @@ impl ClusterBuilder {
         Ok(Node {
             id,
             port,
+            http_port,
             program: if role == "broker" { "zurau-broker" } else { "zurau-controller" },
             log: directory.join(format!("{name}.log")),
             name,

@@ -6,6 +6,7 @@ pub mod clients;
 pub mod cluster;
 pub mod directory;
 pub mod history;
+pub mod http;
 pub mod input;
 pub mod kafka;
 pub mod machine;

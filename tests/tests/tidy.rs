@@ -41,6 +41,7 @@ const SHELL: &[&str] = &[
     "common/src/zk/watch.rs",
     "common/src/zk/write.rs",
     "controller/src/api.rs",
+    "controller/src/health.rs",
     "controller/src/leadership.rs",
     "controller/src/main.rs",
     "controller/src/outbox.rs",

@@ -23,6 +23,14 @@ pub(super) fn free_space() -> FreeSpace {
     })
 }
 
+/// A log directory at one moment.
+pub(crate) struct DirectoryState<'a> {
+    pub(crate) path: &'a Path,
+    /// Why it is offline.
+    pub(crate) failed: Option<&'a str>,
+    pub(crate) space: Space,
+}
+
 /// The marks of `log.dirs.space.*`.
 pub(crate) fn space_marks(settings: &Settings) -> Marks {
     let bytes = |key: &str| {
@@ -75,6 +83,16 @@ impl Partitions {
                 ),
             }
         }
+    }
+
+    /// Every directory that could be opened, in the order of their index.
+    pub(crate) fn directories(&self) -> Vec<DirectoryState<'_>> {
+        let all = self.directories.iter().map(|directory| DirectoryState {
+            path: &directory.path,
+            failed: directory.failed.get().map(String::as_str),
+            space: *directory.space.read(),
+        });
+        all.collect()
     }
 
     /// The space that the directory of a partition has left.

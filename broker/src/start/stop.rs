@@ -32,7 +32,9 @@ pub(crate) async fn shutdown(broker: Broker) {
 }
 
 async fn stop(parts: Parts) {
-    let Parts { context, server, registrar, stopping } = parts;
+    // Bound to the end, so that the HTTP server goes on answering that the broker is stopping.
+    let Parts { context, server, health, http: _http, registrar, stopping } = parts;
+    health.stop();
     info!(broker = %context.shared.own, "stopping");
     if context.config.controlled_shutdown_enable {
         match timeout(HAND_OVER_LIMIT, hand_over(&context)).await {

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::split_list;
-use super::listener::{Listener, SecurityProtocol, ZookeeperConnect, read_listeners, read_zookeeper_connect};
+use super::listener::{
+    HttpListener, Listener, SecurityProtocol, ZookeeperConnect, read_http_listener, read_listeners,
+    read_zookeeper_connect,
+};
 use super::settings::{ConfigError, Problems, Settings, duration_of_millis};
 use super::topic::TopicConfig;
 use crate::id::BrokerId;
@@ -35,6 +38,8 @@ pub struct BrokerConfig {
     pub advertised_listeners: Vec<Listener>,
     /// One of `advertised_listeners`.
     pub inter_broker_listener_name: String,
+    /// `None`: nothing is answered over HTTP.
+    pub http_listener: Option<HttpListener>,
     pub socket_request_max_bytes: usize,
     pub socket_listen_backlog_size: u32,
     pub queued_max_requests: usize,
@@ -106,6 +111,7 @@ impl BrokerConfig {
             listeners: checked.listeners,
             advertised_listeners: checked.advertised_listeners,
             inter_broker_listener_name: checked.inter_broker_listener_name,
+            http_listener: checked.http_listener,
             socket_request_max_bytes: s.number("socket.request.max.bytes"),
             socket_listen_backlog_size: s.number("socket.listen.backlog.size"),
             queued_max_requests: s.number("queued.max.requests"),
@@ -192,6 +198,7 @@ struct Checked {
     listeners: Vec<Listener>,
     advertised_listeners: Vec<Listener>,
     inter_broker_listener_name: String,
+    http_listener: Option<HttpListener>,
     log_dirs: Vec<PathBuf>,
     topic_defaults: TopicConfig,
 }
@@ -209,6 +216,7 @@ impl Checked {
         let (listeners, advertised_listeners) = read_listeners(settings, None, &mut problems);
         let inter_broker_listener_name =
             read_inter_broker_listener(settings, &advertised_listeners, &mut problems);
+        let http_listener = read_http_listener(settings, &mut problems);
         let zookeeper_connect = read_zookeeper_connect(settings, &mut problems);
         let topic_defaults = problems.collect(TopicConfig::from_settings(settings, &BTreeMap::new()));
         problems.into_result(())?;
@@ -218,6 +226,7 @@ impl Checked {
             listeners,
             advertised_listeners,
             inter_broker_listener_name,
+            http_listener,
             log_dirs,
             topic_defaults: topic_defaults.expect("without problems there is a configuration"),
         })

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::broker::zookeeper_connection_timeout;
-use super::listener::{Listener, ZookeeperConnect, read_listeners, read_zookeeper_connect};
+use super::listener::{
+    HttpListener, Listener, ZookeeperConnect, read_http_listener, read_listeners, read_zookeeper_connect,
+};
 use super::settings::{ConfigError, Problems, Settings, duration_of_millis};
 
 /// A controller without `listeners` takes this, so that it fits beside a broker on one machine.
@@ -20,6 +22,8 @@ pub struct ControllerConfig {
     pub listeners: Vec<Listener>,
     /// An empty host stands for this machine's name.
     pub advertised_listeners: Vec<Listener>,
+    /// `None`: nothing is answered over HTTP.
+    pub http_listener: Option<HttpListener>,
     pub socket_request_max_bytes: usize,
     /// Time a broker has to take office before another replica is asked (LeaderElectionWaitTime).
     pub leader_election_wait_time: Duration,
@@ -46,6 +50,7 @@ impl ControllerConfig {
         }
         let (listeners, advertised_listeners) =
             read_listeners(&settings, Some(DEFAULT_LISTENERS), &mut problems);
+        let http_listener = read_http_listener(&settings, &mut problems);
         let zookeeper_connect = read_zookeeper_connect(&settings, &mut problems);
         problems.into_result(())?;
         let s = &settings;
@@ -56,6 +61,7 @@ impl ControllerConfig {
             zookeeper_connection_timeout: zookeeper_connection_timeout(s),
             listeners,
             advertised_listeners,
+            http_listener,
             socket_request_max_bytes: s.number("socket.request.max.bytes"),
             leader_election_wait_time: s.millis("leader.election.wait.time.ms"),
             controller_socket_timeout: s.millis("controller.socket.timeout.ms"),

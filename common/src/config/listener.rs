@@ -56,18 +56,48 @@ pub struct Listener {
 impl Listener {
     /// `host:port`, an IPv6 address in brackets.
     pub fn address(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        host_and_port(&self.host, self.port)
     }
+}
+
+fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.name, self.address())
     }
+}
+
+/// Where to answer HTTP: `http.listener`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpListener {
+    /// Without brackets; empty: all interfaces.
+    pub host: String,
+    /// 0 lets the system choose.
+    pub port: u16,
+}
+
+impl fmt::Display for HttpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&host_and_port(&self.host, self.port))
+    }
+}
+
+/// Reads `http.listener`; `None` when it is unset or empty, or not sound.
+pub(super) fn read_http_listener(settings: &Settings, problems: &mut Problems) -> Option<HttpListener> {
+    const KEY: &str = "http.listener";
+    let text = settings.text(KEY).trim();
+    if text.is_empty() {
+        return None;
+    }
+    let parsed = split_host_port(text).map(|(host, port)| HttpListener { host, port });
+    if parsed.is_none() {
+        let allowed = "host:port, or :port for all interfaces; an IPv6 host in brackets";
+        problems.add(KEY, text, settings.origin(KEY), allowed);
+    }
+    parsed
 }
 
 const LISTENERS_FORM: &str =

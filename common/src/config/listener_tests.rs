@@ -98,3 +98,24 @@ fn zookeeper_connect_strings() {
         assert_eq!(ZookeeperConnect::parse(bad), None, "{bad}");
     }
 }
+
+#[test]
+fn http_listener_is_an_address_or_nothing() {
+    let read = |text: &str| {
+        let settings = Settings::from_pairs([("http.listener", text)]).unwrap();
+        let mut problems = Problems::default();
+        let found = read_http_listener(&settings, &mut problems).map(|listener| listener.to_string());
+        (found, problems.into_result(()).is_ok())
+    };
+    for (text, found) in [
+        ("", None),
+        (":9644", Some(":9644")),
+        ("0.0.0.0:9644", Some("0.0.0.0:9644")),
+        ("[::1]:0", Some("[::1]:0")),
+    ] {
+        assert_eq!(read(text), (found.map(str::to_owned), true), "{text}");
+    }
+    for text in ["9644", "http://localhost:9644", "host:", "host:99999", "::1:9644"] {
+        assert_eq!(read(text), (None, false), "{text}");
+    }
+}

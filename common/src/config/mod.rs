@@ -22,7 +22,7 @@ pub use controller::ControllerConfig;
 pub use describe::{ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_topic};
 pub use environment::{Variable, classify_variable};
 pub use keys::{AppliesTo, ConfigKey, Dynamic, Kind, all_keys, find_key, is_known, nearest_key};
-pub use listener::{Listener, SecurityProtocol, ZookeeperConnect, split_host_port};
+pub use listener::{HttpListener, Listener, SecurityProtocol, ZookeeperConnect, split_host_port};
 pub use load::{load_broker, load_controller, load_settings};
 pub use properties::{PropertiesError, Property, parse_properties};
 pub use settings::{ConfigError, ConfigProblem, Layer, Origin, Settings, Sources};

@@ -7,5 +7,6 @@ pub mod control;
 pub mod frame;
 mod guard;
 pub mod peer;
+pub mod places;
 pub mod server;
 pub mod transport;

@@ -6,10 +6,9 @@
 
 mod connection;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,13 +16,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use super::frame::RequestFrame;
+use super::places::Places;
 
 /// Pause after the operating system refused to hand over a connection, for instance for want of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -152,7 +151,7 @@ pub trait RequestHandler: Send + Sync + 'static {
 struct Shared {
     handler: Arc<dyn RequestHandler>,
     limits: ServerLimits,
-    connections: Mutex<HashMap<IpAddr, usize>>,
+    places: Arc<Places>,
     next_connection_id: AtomicU64,
     /// No more requests are read.
     draining: CancellationToken,
@@ -179,7 +178,7 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let mut bound = Vec::new();
         for listener in listeners {
-            let socket = listen(listener, limits.backlog).await.with_context(|| {
+            let socket = listen(&listener.host, listener.port, limits.backlog).await.with_context(|| {
                 format!(
                     "cannot listen on {}://{}:{} (listeners)",
                     listener.name, listener.host, listener.port
@@ -189,8 +188,8 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             handler,
+            places: Places::new(limits.connections_max, limits.connections_per_address_max),
             limits,
-            connections: Mutex::new(HashMap::new()),
             next_connection_id: AtomicU64::new(1),
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
@@ -213,7 +212,7 @@ impl Server {
 
     /// Number of open connections.
     pub fn connections(&self) -> usize {
-        self.shared.connections.lock().values().sum()
+        self.shared.places.taken()
     }
 
     /// Accepts and reads no more, lets answers in flight go out for up to a second, then closes everything.
@@ -234,10 +233,11 @@ impl Drop for Server {
     }
 }
 
-async fn listen(listener: &ListenerAddress, backlog: u32) -> anyhow::Result<TcpListener> {
-    let host = if listener.host.is_empty() { "0.0.0.0" } else { &listener.host };
+/// Listens on a host's first address that can be had. An empty host means every interface.
+pub(crate) async fn listen(host: &str, port: u16, backlog: u32) -> anyhow::Result<TcpListener> {
+    let host = if host.is_empty() { "0.0.0.0" } else { host };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = lookup_host((host, listener.port)).await.context("the host does not resolve")?;
+    let addresses = lookup_host((host, port)).await.context("the host does not resolve")?;
     let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
         match listen_on(address, backlog) {
@@ -273,7 +273,7 @@ async fn accept_loop(shared: Arc<Shared>, listener: ListenerName, socket: TcpLis
 
 /// Starts serving an accepted connection, unless a limit is reached.
 fn admit(shared: &Arc<Shared>, listener: &ListenerName, stream: TcpStream, peer_address: SocketAddr) {
-    let Some(place) = Place::take(shared, peer_address.ip()) else {
+    let Some(place) = shared.places.take(peer_address.ip()) else {
         warn!(%listener, %peer_address, "connection refused: max.connections or max.connections.per.ip is reached");
         return;
     };
@@ -292,38 +292,6 @@ fn admit(shared: &Arc<Shared>, listener: &ListenerName, stream: TcpStream, peer_
         connection::serve(&for_task, connection, stream).await;
         drop(place);
     });
-}
-
-/// A connection's place among the counted ones; given back when dropped.
-struct Place {
-    shared: Arc<Shared>,
-    address: IpAddr,
-}
-
-impl Place {
-    fn take(shared: &Arc<Shared>, address: IpAddr) -> Option<Self> {
-        let mut connections = shared.connections.lock();
-        let of_address = connections.get(&address).copied().unwrap_or(0);
-        let total: usize = connections.values().sum();
-        if shared.limits.connections_max <= total || shared.limits.connections_per_address_max <= of_address {
-            return None;
-        }
-        connections.insert(address, of_address + 1);
-        drop(connections);
-        Some(Self { shared: Arc::clone(shared), address })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut connections = self.shared.connections.lock();
-        match connections.get_mut(&self.address) {
-            Some(1) | None => {
-                connections.remove(&self.address);
-            }
-            Some(count) => *count -= 1,
-        }
-    }
 }
 
 #[cfg(test)]

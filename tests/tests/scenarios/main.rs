@@ -7,6 +7,7 @@ mod dev;
 mod frames;
 mod groups;
 mod harness;
+mod health;
 mod leader_loss;
 mod log_files;
 mod real_input;
