@@ -1,7 +1,35 @@
 //! What the coordinators of groups and of transactions have in common.
+//!
+//! Reading order: `step` (words of every core), `timers`, `stored` and `batch` are pure. Then the shells: `load` replays
+//! a partition into a core, `writer` appends what a core writes, `offices` has a core for each partition that this
+//! broker leads, `topic` knows which partition a key belongs to.
+
+mod batch;
+
+mod load;
+
+mod offices;
+
+mod step;
+
+mod stored;
+
+mod timers;
 
 mod topic;
 
+mod writer;
+
+#[cfg(test)]
+pub(crate) use load::Loaded;
+pub(crate) use load::Replay;
+#[cfg(test)]
+pub(crate) use load::replay;
+pub(crate) use offices::{Kind, Office, Offices};
+pub(crate) use step::{Now, ReplyId, WriteId, WriteOutcome};
+pub(crate) use stored::{Reader, RecordProblem, put_string};
+pub(crate) use timers::Timers;
 #[cfg(test)]
 pub(crate) use topic::partition_of;
 pub(crate) use topic::{CoordinatorTopic, setting};
+pub(crate) use writer::Writer;

@@ -20,8 +20,9 @@ use zurau_common::rejection::Rejection;
 
 use super::offsets::Offsets;
 use super::outbox::{Effect, Now, Outbox, Timer, WriteId};
-use super::records::{GroupId, GroupRecord, MemberId, Reader, StoredGroup, StoredMember};
+use super::records::{GroupId, GroupRecord, MemberId, StoredGroup, StoredMember};
 use super::request::{JoinedMember, Protocol, ReplyId, Synced};
+use crate::coordinator::Reader;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupState {
@@ -390,7 +391,7 @@ impl Group {
 
 /// The topics of a consumer's subscription, whatever its version; `None` when the bytes are something else.
 fn subscribed_topics(metadata: &[u8]) -> Option<Vec<TopicName>> {
-    let mut reader = Reader { bytes: metadata, what: "subscription" };
+    let mut reader = Reader::new(metadata, "subscription");
     let version = reader.i16().ok()?;
     let count = reader.i32().ok()?;
     if version < 0 || count < 0 {

@@ -2,14 +2,12 @@
 //!
 //! Reading order: `records` (what is stored), `request` (what clients ask), `group` (the states of a group) with
 //! `join`, `membership` and `offsets`, and `shard` (all groups of one partition of `__consumer_offsets`): these are
-//! pure, with `outbox`, `timers` and `batch` beside them. Then the shells: `load`, `worker` (owns a shard),
-//! `coordinator` (all shards of this broker) and `upkeep`.
+//! pure, with `outbox` beside them. Then the shells: `worker` (owns a shard), `coordinator` (all shards of this broker)
+//! and `upkeep`.
 
 mod records;
 
 mod request;
-
-mod timers;
 
 mod outbox;
 
@@ -22,10 +20,6 @@ mod membership;
 mod offsets;
 
 mod shard;
-
-mod batch;
-
-mod load;
 
 mod worker;
 

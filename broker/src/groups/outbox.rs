@@ -9,7 +9,8 @@ use zurau_common::rejection::Rejection;
 use super::group::GroupState;
 use super::records::{GroupId, GroupRecord, MemberId};
 use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced};
-use super::timers::Timers;
+use crate::coordinator::Timers;
+pub(crate) use crate::coordinator::{Now, WriteId, WriteOutcome};
 
 /// What an operator sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +30,6 @@ pub(crate) struct GroupSettings {
     pub(crate) retention_check_interval_ms: i64,
 }
 
-/// The time of a step, by two clocks: timeouts need one that never goes back, records carry the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Now {
-    pub(crate) elapsed_ms: i64,
-    /// Milliseconds since the epoch.
-    pub(crate) wall_ms: i64,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Members that have not joined by then are left out.
@@ -53,58 +46,15 @@ pub(crate) enum Timer {
     Retention,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct WriteId(pub(crate) u64);
-
-/// What became of a write. Writes are reported in the order they were asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WriteOutcome {
-    Committed,
-    /// Committed, but the ISR is smaller than `min.insync.replicas` by now: the records count, the client is told
-    /// to try again.
-    CommittedBelowMinimum,
-    /// Not in the log, or this broker leads no more and will forget everything.
-    Refused(Rejection),
-}
-
 impl WriteOutcome {
-    pub(crate) fn is_in_log(self) -> bool {
-        !matches!(self, Self::Refused(_))
-    }
-
-    fn rejection(self) -> Option<Rejection> {
-        match self {
-            Self::Committed => None,
-            Self::CommittedBelowMinimum => Some(Rejection::NotEnoughReplicasAfterAppend),
-            Self::Refused(rejection) => Some(rejection),
-        }
-    }
-
-    /// What clients are told of a write of offsets: codes that every client takes as a reason to look for the
-    /// coordinator and try again, except when the request itself is at fault (GRP-06).
+    /// What clients are told of a write of offsets (GRP-06).
     pub(crate) fn for_offsets(self) -> Result<(), Rejection> {
-        match self.rejection() {
-            None => Ok(()),
-            Some(rejection) => Err(translate(rejection, Rejection::InvalidCommitOffsetSize)),
-        }
+        self.for_client(Rejection::InvalidCommitOffsetSize)
     }
 
     /// What clients are told of a write of a group.
     pub(crate) fn for_group(self) -> Result<(), Rejection> {
-        match self.rejection() {
-            None => Ok(()),
-            Some(rejection) => Err(translate(rejection, Rejection::UnknownServerError)),
-        }
-    }
-}
-
-fn translate(rejection: Rejection, too_large: Rejection) -> Rejection {
-    match rejection {
-        Rejection::NotLeaderOrFollower | Rejection::KafkaStorageError | Rejection::FencedLeaderEpoch => {
-            Rejection::NotCoordinator
-        }
-        Rejection::MessageTooLarge | Rejection::RecordListTooLarge => too_large,
-        _ => Rejection::CoordinatorNotAvailable,
+        self.for_client(Rejection::UnknownServerError)
     }
 }
 

@@ -9,8 +9,10 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use thiserror::Error;
 use zurau_common::id::TopicName;
+
+pub(crate) use crate::coordinator::RecordProblem;
+use crate::coordinator::{Reader, put_string};
 
 /// A group's id.
 pub(crate) type GroupId = Arc<str>;
@@ -63,24 +65,11 @@ pub(crate) enum GroupRecord {
     Group { group: GroupId, value: Option<StoredGroup> },
 }
 
-/// Why a record cannot be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(crate) enum RecordProblem {
-    #[error("the record has no key")]
-    NoKey,
-    #[error("the {0} ends early, has a negative length or text that is not UTF-8")]
-    Malformed(&'static str),
-    #[error("the value has version {0}, which this broker does not know")]
-    ValueVersion(i16),
-}
-
 const OFFSET_KEY: i16 = 1;
 const GROUP_KEY: i16 = 2;
 const OFFSET_VALUE: i16 = 3;
 const OFFSET_VALUE_WITH_EXPIRY: i16 = 1;
 const GROUP_VALUE: i16 = 3;
-/// Clients cannot send longer strings, so a stored one is never longer.
-const STRING_BYTES_MAX: usize = i16::MAX as usize;
 
 impl GroupRecord {
     /// The group that the record belongs to.
@@ -114,7 +103,7 @@ impl GroupRecord {
     /// # Errors
     /// Bytes that are not what their versions say.
     pub(crate) fn decode(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Option<Self>, RecordProblem> {
-        let mut reader = Reader { bytes: key.ok_or(RecordProblem::NoKey)?, what: "key" };
+        let mut reader = Reader::new(key.ok_or(RecordProblem::NoKey)?, "key");
         let version = reader.i16()?;
         match version {
             0 | OFFSET_KEY => {
@@ -153,7 +142,7 @@ fn encode_offset(value: &CommittedOffset) -> Bytes {
 }
 
 fn decode_offset(bytes: &[u8]) -> Result<CommittedOffset, RecordProblem> {
-    let mut reader = Reader { bytes, what: "value of an offset" };
+    let mut reader = Reader::new(bytes, "value of an offset");
     let version = reader.i16()?;
     if !(0..=OFFSET_VALUE).contains(&version) {
         return Err(RecordProblem::ValueVersion(version));
@@ -194,7 +183,7 @@ fn encode_group(value: &StoredGroup) -> Bytes {
 }
 
 fn decode_group(bytes: &[u8]) -> Result<StoredGroup, RecordProblem> {
-    let mut reader = Reader { bytes, what: "value of a group" };
+    let mut reader = Reader::new(bytes, "value of a group");
     let version = reader.i16()?;
     if !(0..=GROUP_VALUE).contains(&version) {
         return Err(RecordProblem::ValueVersion(version));
@@ -231,12 +220,6 @@ fn decode_member(reader: &mut Reader<'_>, version: i16) -> Result<StoredMember, 
     })
 }
 
-fn put_string(bytes: &mut BytesMut, text: &str) {
-    assert!(text.len() <= STRING_BYTES_MAX, "a string of {} bytes came through the wire's limit", text.len());
-    bytes.put_i16(text.len() as i16);
-    bytes.put_slice(text.as_bytes());
-}
-
 fn put_nullable_string(bytes: &mut BytesMut, text: Option<&str>) {
     match text {
         Some(text) => put_string(bytes, text),
@@ -247,52 +230,6 @@ fn put_nullable_string(bytes: &mut BytesMut, text: Option<&str>) {
 fn put_bytes(bytes: &mut BytesMut, value: &[u8]) {
     bytes.put_i32(i32::try_from(value.len()).expect("a request frame is smaller than 2 GiB"));
     bytes.put_slice(value);
-}
-
-/// Reads from the front of stored bytes.
-pub(super) struct Reader<'a> {
-    pub(super) bytes: &'a [u8],
-    /// For the error.
-    pub(super) what: &'static str,
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], RecordProblem> {
-        let (head, rest) = self.bytes.split_at_checked(length).ok_or(RecordProblem::Malformed(self.what))?;
-        self.bytes = rest;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordProblem> {
-        Ok(self.take(N)?.try_into().expect("as many bytes as were asked for"))
-    }
-
-    pub(super) fn i16(&mut self) -> Result<i16, RecordProblem> {
-        Ok(i16::from_be_bytes(self.array()?))
-    }
-
-    pub(super) fn i32(&mut self) -> Result<i32, RecordProblem> {
-        Ok(i32::from_be_bytes(self.array()?))
-    }
-
-    fn i64(&mut self) -> Result<i64, RecordProblem> {
-        Ok(i64::from_be_bytes(self.array()?))
-    }
-
-    fn nullable_string(&mut self) -> Result<Option<Arc<str>>, RecordProblem> {
-        let Ok(length) = usize::try_from(self.i16()?) else { return Ok(None) };
-        let text = std::str::from_utf8(self.take(length)?);
-        Ok(Some(text.map_err(|_| RecordProblem::Malformed(self.what))?.into()))
-    }
-
-    pub(super) fn string(&mut self) -> Result<Arc<str>, RecordProblem> {
-        self.nullable_string()?.ok_or(RecordProblem::Malformed(self.what))
-    }
-
-    fn byte_string(&mut self) -> Result<Bytes, RecordProblem> {
-        let length = usize::try_from(self.i32()?).map_err(|_| RecordProblem::Malformed(self.what))?;
-        Ok(Bytes::copy_from_slice(self.take(length)?))
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,7 @@ use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
 use super::records::MemberId;
-
-/// A name of the shell for whoever waits for an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ReplyId(pub(crate) u64);
+pub(crate) use crate::coordinator::ReplyId;
 
 /// Everything about one group that a client can ask.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,11 +13,12 @@ use zurau_common::rejection::Rejection;
 use super::group::{Group, GroupState, Member};
 use super::offsets::fetch_nothing;
 use super::outbox::{Effect, GroupSettings, Now, Outbox, PendingWrite, Then, Timer, WriteId, WriteOutcome};
-use super::records::{GroupId, GroupRecord, MemberId};
+use super::records::{GroupId, GroupRecord, MemberId, RecordProblem};
 use super::request::{
     Answer, CommitRequest, CommittedTopic, DescribedMember, Description, JoinAnswer, JoinRequest,
     LeaveRequest, Listing, ReplyId, Request,
 };
+use crate::coordinator::Replay;
 
 /// Everything that can happen to a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +48,26 @@ pub(crate) enum Event {
 /// Time between two attempts to store that a group is empty.
 const PERSIST_RETRY_MS: i64 = 5_000;
 
+impl Replay for Shard {
+    fn replay(
+        &mut self,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        producer_id: Option<i64>,
+    ) -> Result<bool, RecordProblem> {
+        let record = GroupRecord::decode(key, value)?;
+        let is_known = record.is_some();
+        if let Some(record) = record {
+            self.replay_record(record, producer_id);
+        }
+        Ok(is_known)
+    }
+
+    fn replay_transaction_end(&mut self, producer_id: i64, commits: bool) {
+        self.end_transaction(producer_id, commits);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shard {
     groups: HashMap<GroupId, Group>,
@@ -59,7 +80,7 @@ impl Shard {
     }
 
     /// A record of the log, while the coordinator loads; `producer_id` if it belongs to a transaction.
-    pub(crate) fn replay(&mut self, record: GroupRecord, producer_id: Option<i64>) {
+    pub(crate) fn replay_record(&mut self, record: GroupRecord, producer_id: Option<i64>) {
         match record {
             GroupRecord::Offset { group, topic, partition, value } => {
                 let entry = self.group(&group);
@@ -78,8 +99,7 @@ impl Shard {
         }
     }
 
-    /// A transaction's end in the log, while the coordinator loads.
-    pub(crate) fn replay_transaction_end(&mut self, producer_id: i64, commits: bool) {
+    fn end_transaction(&mut self, producer_id: i64, commits: bool) {
         let mut blank = Vec::new();
         for group in self.groups.values_mut() {
             group.offsets.end_transaction(producer_id, commits);
@@ -125,7 +145,7 @@ impl Shard {
                 }
             }
             Event::TransactionEnded { producer_id, commits } => {
-                self.replay_transaction_end(producer_id, commits);
+                self.end_transaction(producer_id, commits);
             }
             Event::Tick => {}
         }

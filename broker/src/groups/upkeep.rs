@@ -30,7 +30,7 @@ pub(crate) async fn run(context: Arc<BrokerContext>, stopping: CancellationToken
             _ = ticks.tick() => {}
             () = stopping.cancelled() => return,
         }
-        context.groups.keep_up(&context);
+        context.groups.offices.keep_up(&context);
         let image = context.metadata.image();
         if !Arc::ptr_eq(&image, &topics.seen) || TOPICS_LOOK <= topics.looked.elapsed() {
             topics.look(&context, image).await;

@@ -1,32 +1,22 @@
 //! The owner of one coordinator: a task with a mailbox. It steps the core, appends what the core writes, and reports
-//! back what was committed. Writes that come together go into one batch.
+//! back what was committed.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::future::BoxFuture;
-use futures::stream::FuturesOrdered;
 use tokio::sync::{mpsc, oneshot};
 use tracing::info;
-use zurau_common::id::{LeaderEpoch, TopicName};
-use zurau_common::rejection::Rejection;
+use zurau_common::id::TopicName;
 
-use super::batch::{KeyValue, encode_batch, record_bytes_max};
-use super::outbox::{Effect, Now, WriteId, WriteOutcome};
+use super::outbox::{Effect, Now};
 use super::records::{GroupId, GroupRecord};
 use super::request::{Answer, ReplyId, Request};
 use super::shard::{Event, Shard};
-use crate::partition::Partition;
-use crate::shared::{Shared, wall_clock_ms};
+use crate::coordinator::{Office, Writer};
+use crate::shared::wall_clock_ms;
 
-/// Requests that wait in a mailbox; more senders wait outside.
-pub(crate) const MAILBOX: usize = 1_024;
 /// Requests taken out of the mailbox at once.
 const COMMANDS_AT_ONCE: usize = 256;
-/// Records of several writes are put into one batch up to this size.
-const BATCH_BYTES: usize = 256 << 10;
 
 /// What a mailbox takes.
 #[derive(Debug)]
@@ -51,48 +41,23 @@ pub(crate) enum Command {
     },
 }
 
-type Reported = (Vec<WriteId>, Result<(), Rejection>);
-
 /// Serves one partition in one leader epoch.
 pub(crate) struct Worker {
-    partition: Arc<Partition>,
-    leader_epoch: LeaderEpoch,
-    shared: Arc<Shared>,
+    office: Office,
+    writer: Writer,
     shard: Shard,
     waiting: HashMap<ReplyId, oneshot::Sender<Answer>>,
     last_reply: u64,
-    /// In the order of the log.
-    in_flight: FuturesOrdered<BoxFuture<'static, Reported>>,
-}
-
-/// What becomes one batch.
-#[derive(Default)]
-struct Gathered {
-    writes: Vec<WriteId>,
-    records: Vec<KeyValue>,
-    bytes: usize,
 }
 
 impl Worker {
-    pub(crate) fn new(
-        partition: Arc<Partition>,
-        leader_epoch: LeaderEpoch,
-        shared: Arc<Shared>,
-        shard: Shard,
-    ) -> Self {
-        Self {
-            partition,
-            leader_epoch,
-            shared,
-            shard,
-            waiting: HashMap::new(),
-            last_reply: 0,
-            in_flight: FuturesOrdered::new(),
-        }
+    pub(crate) fn new(office: Office, shard: Shard) -> Self {
+        let writer = Writer::new(office.clone());
+        Self { office, writer, shard, waiting: HashMap::new(), last_reply: 0 }
     }
 
     fn now(&self) -> Now {
-        let elapsed_ms = i64::try_from(self.shared.now_ms()).unwrap_or(i64::MAX);
+        let elapsed_ms = i64::try_from(self.office.shared.now_ms()).unwrap_or(i64::MAX);
         Now { elapsed_ms, wall_ms: wall_clock_ms() }
     }
 
@@ -104,13 +69,15 @@ impl Worker {
         let mut commands = Vec::with_capacity(COMMANDS_AT_ONCE);
         loop {
             let pause = self.pause();
-            let has_writes = !self.in_flight.is_empty();
             let effects = tokio::select! {
                 biased;
-                Some(reported) = self.in_flight.next(), if has_writes => match self.report(reported) {
-                    Some(effects) => effects,
-                    None => break,
-                },
+                reported = self.writer.next(), if self.writer.is_waiting() => {
+                    let Some((writes, outcome)) = reported else { break };
+                    let now = self.now();
+                    let shard = &mut self.shard;
+                    let steps = writes.into_iter().flat_map(|write| shard.step(now, Event::Written { write, outcome }));
+                    steps.collect()
+                }
                 count = mailbox.recv_many(&mut commands, COMMANDS_AT_ONCE) => {
                     if count == 0 {
                         break;
@@ -159,32 +126,7 @@ impl Worker {
         reply
     }
 
-    /// A batch was committed, or not. `None` when it is not known what became of it: the log has it, and whether it
-    /// stays is decided by others.
-    fn report(&mut self, (writes, committed): Reported) -> Option<Vec<Effect>> {
-        let outcome = match committed {
-            Ok(()) => WriteOutcome::Committed,
-            Err(Rejection::NotEnoughReplicasAfterAppend) => WriteOutcome::CommittedBelowMinimum,
-            Err(rejection @ (Rejection::NotEnoughReplicas | Rejection::MessageTooLarge)) => {
-                WriteOutcome::Refused(rejection)
-            }
-            Err(rejection) => {
-                info!(
-                    partition = %self.partition.id(), leader_epoch = %self.leader_epoch, %rejection,
-                    "group coordinator stops: a write was not confirmed"
-                );
-                return None;
-            }
-        };
-        let now = self.now();
-        let shard = &mut self.shard;
-        let steps = writes.into_iter().flat_map(|write| shard.step(now, Event::Written { write, outcome }));
-        Some(steps.collect())
-    }
-
     fn carry_out(&mut self, effects: Vec<Effect>) {
-        let limit_bytes = self.batch_bytes_max();
-        let mut gathered = Gathered::default();
         for effect in effects {
             match effect {
                 Effect::Answer(reply, answer) => {
@@ -194,52 +136,14 @@ impl Worker {
                     }
                 }
                 Effect::Write(write, records) => {
-                    let encoded: Vec<KeyValue> = records.iter().map(GroupRecord::encode).collect();
-                    let bytes: usize = encoded.iter().map(record_bytes_max).sum();
-                    if limit_bytes < gathered.bytes + bytes && !gathered.writes.is_empty() {
-                        self.append(std::mem::take(&mut gathered));
-                    }
-                    gathered.writes.push(write);
-                    gathered.records.extend(encoded);
-                    gathered.bytes += bytes;
+                    self.writer.put(write, records.iter().map(GroupRecord::encode).collect());
                 }
                 Effect::Moved { group, state, generation, members, reason } => info!(
-                    partition = %self.partition.id(), group = &*group, generation, members, reason,
+                    partition = %self.office.partition.id(), group = &*group, generation, members, reason,
                     "group is {}", state.name()
                 ),
             }
         }
-        if !gathered.writes.is_empty() {
-            self.append(gathered);
-        }
-    }
-
-    fn batch_bytes_max(&self) -> usize {
-        let topic = self.partition.with_log(|log| log.config().max_message_bytes).unwrap_or(i32::MAX);
-        // Half of it, because a batch has a header.
-        BATCH_BYTES.min(usize::try_from(topic).unwrap_or(0) / 2)
-    }
-
-    fn append(&mut self, gathered: Gathered) {
-        let now_ms = wall_clock_ms();
-        let batch = encode_batch(&gathered.records, now_ms, None);
-        let appended = self.partition.append_in_epoch(batch, self.leader_epoch, now_ms);
-        let writes = gathered.writes;
-        self.in_flight.push_back(match appended {
-            Ok(appended) => Box::pin(async move {
-                let committed = match appended.committed {
-                    Some(committed) => committed.await,
-                    None => Ok(()),
-                };
-                (writes, committed)
-            }),
-            Err(refused) => {
-                let rejection = match refused.rejection {
-                    Rejection::RecordListTooLarge => Rejection::MessageTooLarge,
-                    other => other,
-                };
-                Box::pin(std::future::ready((writes, Err(rejection))))
-            }
-        });
+        self.writer.flush();
     }
 }

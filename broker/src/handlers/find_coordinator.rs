@@ -38,7 +38,7 @@ pub(super) fn start(call: Call) -> Starting {
 async fn find(call: &Call, key_type: i8, key: &str) -> Found {
     let context = &call.context;
     let leader = match key_type {
-        KEY_TYPE_GROUP => context.groups.topic.coordinator_of(context, key).await?,
+        KEY_TYPE_GROUP => context.groups.offices.topic.coordinator_of(context, key).await?,
         KEY_TYPE_TRANSACTION => context.transactions.topic.coordinator_of(context, key).await?,
         other => {
             let message = format!("unknown coordinator type {other}");

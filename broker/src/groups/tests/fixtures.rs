@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::*;
 use crate::coordinator::partition_of;
-use crate::groups::load::{Loaded, replay};
+use crate::coordinator::{Loaded, replay};
 
 fn archive() -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");

@@ -156,7 +156,7 @@ impl World {
     pub(super) fn fail_over(&mut self) {
         self.shard = Shard::new(Arc::clone(&self.settings));
         for record in &self.log {
-            self.shard.replay(record.clone(), None);
+            self.shard.replay_record(record.clone(), None);
         }
         self.pending.clear();
         let effects = self.shard.finish_loading(self.now());

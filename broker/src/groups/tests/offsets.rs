@@ -210,8 +210,8 @@ fn offsets_of_an_open_transaction_count_when_it_commits() {
         GroupRecord::Offset { group, topic, partition, value }
     };
     let (first, second) = (record(7), record(9));
-    world.shard.replay(first, Some(1));
-    world.shard.replay(second, Some(2));
+    world.shard.replay_record(first, Some(1));
+    world.shard.replay_record(second, Some(2));
     assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit");
     world.run(Event::TransactionEnded { producer_id: 2, commits: false });
     assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit");

@@ -160,7 +160,7 @@ fn check_replay(world: &World) {
     for record in &world.log {
         let (key, value) = record.encode();
         let record = GroupRecord::decode(Some(&key), value.as_deref()).unwrap().unwrap();
-        fresh.replay(record, None);
+        fresh.replay_record(record, None);
     }
     let nothing = Group::new("g".into());
     let live = world.shard.groups().get("g").unwrap_or(&nothing);

@@ -1,4 +1,4 @@
-//! Loading: the whole log of a partition of `__consumer_offsets` is replayed into a new coordinator.
+//! Loading: the whole log of a coordinator's partition is replayed into a new core.
 //!
 //! It ends where the log ended when this broker took over, and not before that is committed: what the former leader
 //! acknowledged is below that point, even where this broker's high watermark is not there yet. It ends too where a
@@ -13,14 +13,31 @@ use tracing::warn;
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 
-use super::records::GroupRecord;
-use super::shard::Shard;
+use super::stored::RecordProblem;
 use crate::fetch_waiter::FetchWaiter;
 use crate::log::{BatchHeader, Batches, HEADER_BYTES, Marker, Records, decompress};
 use crate::partition::{Isolation, Partition, ReadRequest, Reader};
 
 /// Longest wait for the high watermark before the leadership is looked at again.
 const COMMIT_WAIT: Duration = Duration::from_millis(500);
+
+/// A core that is made of the records of its partition.
+pub(crate) trait Replay: Send + Sized + 'static {
+    /// Takes a record; `producer_id` if it belongs to a transaction. False if the record is of a kind that is not
+    /// handled here.
+    ///
+    /// # Errors
+    /// Bytes that are not what their versions say.
+    fn replay(
+        &mut self,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        producer_id: Option<i64>,
+    ) -> Result<bool, RecordProblem>;
+
+    /// A transaction that has records in this partition ended here.
+    fn replay_transaction_end(&mut self, producer_id: i64, commits: bool);
+}
 
 /// What a load came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,12 +67,12 @@ impl From<Rejection> for LoadError {
 }
 
 /// Replays the log. `chunk_bytes`: read at once; one batch may be larger.
-pub(crate) async fn load(
+pub(crate) async fn load<S: Replay>(
     partition: &Arc<Partition>,
     leader_epoch: LeaderEpoch,
     chunk_bytes: usize,
-    mut shard: Shard,
-) -> Result<(Shard, Loaded), LoadError> {
+    mut shard: S,
+) -> Result<(S, Loaded), LoadError> {
     let status = partition.status();
     let target = status.log_end_offset;
     let mut offset = status.log_start_offset;
@@ -102,7 +119,11 @@ pub(crate) async fn load(
 }
 
 /// Replays whole batches; returns the offset after the last.
-pub(crate) fn replay(shard: &mut Shard, bytes: &Bytes, loaded: &mut Loaded) -> Result<Option<i64>, String> {
+pub(crate) fn replay(
+    shard: &mut impl Replay,
+    bytes: &Bytes,
+    loaded: &mut Loaded,
+) -> Result<Option<i64>, String> {
     let mut next = None;
     for batch in Batches::new(bytes) {
         let (header, range) = batch.map_err(|error| error.to_string())?;
@@ -115,7 +136,7 @@ pub(crate) fn replay(shard: &mut Shard, bytes: &Bytes, loaded: &mut Loaded) -> R
 }
 
 fn replay_batch(
-    shard: &mut Shard,
+    shard: &mut impl Replay,
     header: &BatchHeader,
     body: &Bytes,
     loaded: &mut Loaded,
@@ -130,16 +151,13 @@ fn replay_batch(
     let plain = decompress(header.compression(), body).map_err(|error| error.to_string())?;
     for record in Records::new(&plain, header.record_count) {
         let record = record.map_err(|_| "its records are malformed".to_owned())?;
-        match GroupRecord::decode(record.key, record.value) {
-            Ok(Some(record)) => {
-                loaded.records += 1;
-                shard.replay(record, producer_id);
-            }
-            Ok(None) => loaded.skipped += 1,
+        match shard.replay(record.key, record.value, producer_id) {
+            Ok(true) => loaded.records += 1,
+            Ok(false) => loaded.skipped += 1,
             Err(problem) => {
                 loaded.skipped += 1;
                 let offset = header.base_offset + i64::from(record.offset_delta);
-                warn!(offset, %problem, "a record of __consumer_offsets is left out");
+                warn!(offset, %problem, "a record of a coordinator's topic is left out");
             }
         }
     }

@@ -1,0 +1,79 @@
+//! Pieces that the records of both coordinators are made of, as Kafka's classic encoding writes them. Every length is
+//! checked against the bytes that are there.
+//!
+//! Pure.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+/// Clients cannot send longer strings, so a stored one is never longer.
+const STRING_BYTES_MAX: usize = i16::MAX as usize;
+
+/// Why a record cannot be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(crate) enum RecordProblem {
+    #[error("the record has no key")]
+    NoKey,
+    #[error("the {0} ends early, has a negative length or text that is not UTF-8")]
+    Malformed(&'static str),
+    #[error("the value has version {0}, which this broker does not know")]
+    ValueVersion(i16),
+}
+
+pub(crate) fn put_string(bytes: &mut BytesMut, text: &str) {
+    assert!(text.len() <= STRING_BYTES_MAX, "a string of {} bytes came through the wire's limit", text.len());
+    bytes.put_i16(text.len() as i16);
+    bytes.put_slice(text.as_bytes());
+}
+
+/// Reads from the front of stored bytes.
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    /// For the error.
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
+        Self { bytes, what }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], RecordProblem> {
+        let (head, rest) = self.bytes.split_at_checked(length).ok_or(RecordProblem::Malformed(self.what))?;
+        self.bytes = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordProblem> {
+        Ok(self.take(N)?.try_into().expect("as many bytes as were asked for"))
+    }
+
+    pub(crate) fn i16(&mut self) -> Result<i16, RecordProblem> {
+        Ok(i16::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn i32(&mut self) -> Result<i32, RecordProblem> {
+        Ok(i32::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn i64(&mut self) -> Result<i64, RecordProblem> {
+        Ok(i64::from_be_bytes(self.array()?))
+    }
+
+    pub(crate) fn nullable_string(&mut self) -> Result<Option<Arc<str>>, RecordProblem> {
+        let Ok(length) = usize::try_from(self.i16()?) else { return Ok(None) };
+        let text = std::str::from_utf8(self.take(length)?);
+        Ok(Some(text.map_err(|_| RecordProblem::Malformed(self.what))?.into()))
+    }
+
+    pub(crate) fn string(&mut self) -> Result<Arc<str>, RecordProblem> {
+        self.nullable_string()?.ok_or(RecordProblem::Malformed(self.what))
+    }
+
+    pub(crate) fn byte_string(&mut self) -> Result<Bytes, RecordProblem> {
+        let length = usize::try_from(self.i32()?).map_err(|_| RecordProblem::Malformed(self.what))?;
+        Ok(Bytes::copy_from_slice(self.take(length)?))
+    }
+}
