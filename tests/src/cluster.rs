@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::directory::TestDirectory;
 use crate::kafka::KafkaClient;
-use crate::port::free_port;
+use crate::network::{Host, Network};
+use crate::place::Place;
 use crate::process::Process;
 use crate::programs;
 use crate::proxy::Proxy;
@@ -19,6 +19,10 @@ use crate::wait::eventually;
 use crate::znodes::Znodes;
 use crate::zookeeper::{ZooKeeperKind, ZooKeeperServer};
 
+/// Kafka's usual port, on hosts where nobody else listens.
+const USUAL_PORT: u16 = 9092;
+/// Where nodes answer over HTTP, on hosts where nobody else listens.
+const USUAL_HTTP_PORT: u16 = 9600;
 /// ZooKeeper session timeout of every process in the tests, unless overridden.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long the cluster may take to be complete after a start, on a busy machine with debug builds.
@@ -27,8 +31,9 @@ pub const START_LIMIT: Duration = Duration::from_secs(45);
 /// A broker or a controller: what it needs to be started again as it was.
 pub struct Node {
     pub id: i32,
-    pub port: u16,
+    port: u16,
     http_port: u16,
+    place: Place,
     program: &'static str,
     name: String,
     config: PathBuf,
@@ -39,12 +44,17 @@ pub struct Node {
 
 impl Node {
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.place.ip(), self.port)
+    }
+
+    /// The host that it runs on, if that is one of its own.
+    pub fn host(&self) -> Option<&Host> {
+        self.place.host()
     }
 
     /// Where it answers over HTTP.
     pub fn http_address(&self) -> String {
-        format!("127.0.0.1:{}", self.http_port)
+        format!("{}:{}", self.place.ip(), self.http_port)
     }
 
     /// The log directory of a broker.
@@ -62,7 +72,7 @@ impl Node {
     /// The program is missing.
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "{} is already running", self.name);
-        let mut command = Command::new(programs::binary(self.program)?);
+        let mut command = self.place.command(&programs::binary(self.program)?);
         command.arg("--config").arg(&self.config);
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "info");
@@ -96,6 +106,29 @@ impl Node {
         self.process = None;
         ensure!(status.success(), "{} ended with {status} after SIGTERM", self.name);
         Ok(took)
+    }
+
+    /// Whether it does not run: it was ended, or has ended by itself.
+    ///
+    /// # Errors
+    /// The system cannot tell.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        if let Some(process) = &mut self.process
+            && process.exited()?.is_some()
+        {
+            self.process = None;
+        }
+        Ok(self.process.is_none())
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// It still runs after `limit`.
+    pub fn wait_for_end(&mut self, limit: Duration) -> Result<()> {
+        self.process()?.wait(limit)?;
+        self.process = None;
+        Ok(())
     }
 
     pub fn log_text(&self) -> String {
@@ -174,20 +207,41 @@ impl ClusterBuilder {
     /// # Errors
     /// See [`Self::start`].
     pub fn start_in(self, directory: &Path) -> Result<Cluster> {
-        let zookeeper = ZooKeeperServer::start(self.zookeeper, directory)?;
-        let znodes = Znodes::connect(&zookeeper.address())?;
+        let zookeepers = vec![ZooKeeperServer::start(self.zookeeper, directory)?];
+        self.start_with(zookeepers, directory, |_| Ok(Place::Loopback))
+    }
+
+    /// Starts an ensemble of three of Apache's servers, the controllers and the brokers, each on a host of its own.
+    ///
+    /// # Errors
+    /// See [`Self::start`].
+    pub fn start_on(self, network: &mut Network, directory: &Path) -> Result<Cluster> {
+        let hosts: Vec<Host> =
+            (1..=3).map(|number| network.add(&format!("zk{number}"))).collect::<Result<_>>()?;
+        let zookeepers = ZooKeeperServer::start_ensemble(&hosts, directory)?;
+        self.start_with(zookeepers, directory, |name| Ok(Place::Host(network.add(name)?)))
+    }
+
+    fn start_with(
+        self,
+        zookeepers: Vec<ZooKeeperServer>,
+        directory: &Path,
+        mut place: impl FnMut(&str) -> Result<Place>,
+    ) -> Result<Cluster> {
+        let connect = connect_string(&zookeepers);
+        let znodes = Znodes::connect(&connect)?;
         let controller_proxy =
-            if self.proxied_controllers { Some(Proxy::start(zookeeper.address())?) } else { None };
-        let controller_connect =
-            controller_proxy.as_ref().map_or_else(|| zookeeper.address(), Proxy::address);
+            if self.proxied_controllers { Some(Proxy::start(connect.clone())?) } else { None };
+        let controller_connect = controller_proxy.as_ref().map_or_else(|| connect.clone(), Proxy::address);
         let mut cluster =
-            Cluster { controllers: Vec::new(), brokers: Vec::new(), znodes, controller_proxy, zookeeper };
+            Cluster { controllers: Vec::new(), brokers: Vec::new(), znodes, controller_proxy, zookeepers };
         for id in 1..=self.controllers {
-            cluster.controllers.push(self.node("controller", id, &controller_connect, directory)?);
+            let place = place(&format!("c{id}"))?;
+            cluster.controllers.push(self.node("controller", id, place, &controller_connect, directory)?);
         }
         for id in 1..=self.brokers {
-            let connect = cluster.zookeeper.address();
-            cluster.brokers.push(self.node("broker", id, &connect, directory)?);
+            let place = place(&format!("b{id}"))?;
+            cluster.brokers.push(self.node("broker", id, place, &connect, directory)?);
         }
         for node in cluster.controllers.iter_mut().chain(&mut cluster.brokers) {
             node.start()?;
@@ -196,16 +250,23 @@ impl ClusterBuilder {
         Ok(cluster)
     }
 
-    fn node(&self, role: &'static str, id: i32, connect: &str, directory: &Path) -> Result<Node> {
-        let (port, http_port) = (free_port(), free_port());
+    fn node(
+        &self,
+        role: &'static str,
+        id: i32,
+        place: Place,
+        connect: &str,
+        directory: &Path,
+    ) -> Result<Node> {
+        let (ip, port, http_port) = (place.ip(), place.port(USUAL_PORT), place.port(USUAL_HTTP_PORT));
         let name = format!("{role}-{id}");
         let data = directory.join(format!("{name}-data"));
         fs::create_dir_all(&data).context("creating a data directory")?;
         let mut keys = BTreeMap::from([
             ("zookeeper.connect".to_owned(), connect.to_owned()),
             ("zookeeper.session.timeout.ms".to_owned(), SESSION_TIMEOUT.as_millis().to_string()),
-            ("listeners".to_owned(), format!("PLAINTEXT://127.0.0.1:{port}")),
-            ("http.listener".to_owned(), format!("127.0.0.1:{http_port}")),
+            ("listeners".to_owned(), format!("PLAINTEXT://{ip}:{port}")),
+            ("http.listener".to_owned(), format!("{ip}:{http_port}")),
         ]);
         if role == "broker" {
             keys.insert("broker.id".to_owned(), id.to_string());
@@ -223,6 +284,7 @@ impl ClusterBuilder {
             id,
             port,
             http_port,
+            place,
             program: if role == "broker" { "zurau-broker" } else { "zurau-controller" },
             log: directory.join(format!("{name}.log")),
             name,
@@ -239,7 +301,14 @@ pub struct Cluster {
     pub controllers: Vec<Node>,
     pub controller_proxy: Option<Proxy>,
     pub znodes: Znodes,
-    pub zookeeper: ZooKeeperServer,
+    /// One server, or the members of an ensemble.
+    pub zookeepers: Vec<ZooKeeperServer>,
+}
+
+/// `zookeeper.connect` of these servers.
+fn connect_string(zookeepers: &[ZooKeeperServer]) -> String {
+    let addresses: Vec<String> = zookeepers.iter().map(ZooKeeperServer::address).collect();
+    addresses.join(",")
 }
 
 impl Cluster {
@@ -260,6 +329,11 @@ impl Cluster {
     pub fn bootstrap(&self) -> String {
         let addresses: Vec<String> = self.brokers.iter().map(Node::address).collect();
         addresses.join(",")
+    }
+
+    /// `zookeeper.connect` of all servers.
+    pub fn zookeeper_connect(&self) -> String {
+        connect_string(&self.zookeepers)
     }
 
     pub fn client(&self) -> KafkaClient {
@@ -316,7 +390,10 @@ impl Cluster {
                 node.process()?.check_running()?;
             }
         }
-        self.zookeeper.process()?.check_running()
+        self.zookeepers
+            .iter_mut()
+            .filter(|server| server.is_running())
+            .try_for_each(|server| server.process()?.check_running())
     }
 
     /// Creates a topic as an admin does with nothing but a ZooKeeper shell, and waits until every partition leads

@@ -2,6 +2,7 @@
 //! clients, with a raw connection, with a ZooKeeper client, with signals. Everything blocks; a test is a plain
 //! function that reads from top to bottom.
 
+pub mod checker;
 pub mod clients;
 pub mod cluster;
 pub mod directory;
@@ -10,6 +11,8 @@ pub mod http;
 pub mod input;
 pub mod kafka;
 pub mod machine;
+pub mod network;
+pub mod place;
 pub mod port;
 pub mod process;
 pub mod programs;

@@ -54,13 +54,13 @@ fn ready(directory: &TestDirectory) -> Result<()> {
     let found = wait_until_ready(&cluster.brokers[0])?;
     ensure!(found["details"]["log_directories"][0]["state"] == "online", "{found}");
 
-    cluster.zookeeper.kill()?;
+    cluster.zookeepers[0].kill()?;
     wait_until_not_ready(&cluster.brokers[0], "ZooKeeper does not answer", NOTICE_LIMIT)?;
     wait_until_not_ready(&cluster.brokers[0], "the lease has run out", NOTICE_LIMIT)?;
     for controller in &cluster.controllers {
         wait_until_not_ready(controller, "ZooKeeper does not answer", NOTICE_LIMIT)?;
     }
-    cluster.zookeeper.restart()?;
+    cluster.zookeepers[0].restart()?;
     for node in cluster.controllers.iter().chain(&cluster.brokers) {
         wait_until_ready(node)?;
     }

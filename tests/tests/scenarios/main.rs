@@ -8,6 +8,7 @@ mod frames;
 mod groups;
 mod harness;
 mod health;
+mod lab;
 mod leader_loss;
 mod log_files;
 mod real_input;

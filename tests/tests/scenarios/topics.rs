@@ -71,7 +71,7 @@ fn by_zookeepers_own_shell(cluster: &Cluster) -> Result<()> {
     }
     let mut shell = Command::new("java")
         .args(["-cp", "/usr/share/java/zookeeper.jar", "org.apache.zookeeper.ZooKeeperMain", "-server"])
-        .arg(cluster.zookeeper.address())
+        .arg(cluster.zookeeper_connect())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -26,7 +26,7 @@ fn zookeeper_is_gone_for_30_seconds(directory: &TestDirectory, kind: ZooKeeperKi
     cluster.create_topic("t", &["[1,2,3]", "[2,3,1]", "[3,1,2]"])?;
     let mut traffic = Traffic::start(&cluster, directory, "t", PARTITIONS)?;
 
-    cluster.zookeeper.kill()?;
+    cluster.zookeepers[0].kill()?;
     let start = Instant::now();
     while start.elapsed() < OUTAGE {
         traffic
@@ -36,7 +36,7 @@ fn zookeeper_is_gone_for_30_seconds(directory: &TestDirectory, kind: ZooKeeperKi
             broker.process()?.check_running()?;
         }
     }
-    cluster.zookeeper.restart()?;
+    cluster.zookeepers[0].restart()?;
 
     cluster.wait_until_complete(START_LIMIT)?;
     cluster.wait_for_full_isr("t", PARTITIONS as usize, START_LIMIT)?;

@@ -1,0 +1,187 @@
+"""A client of the fault lab: does one job until SIGTERM and records what it asked and what it was answered.
+
+lab.py ROLE NAME BOOTSTRAP HISTORY_FILE SEED TOPIC PARTITIONS
+
+Roles: `write` (idempotent, acks=all, unique values), `read` (all partitions from the start, again from time to time),
+`group` (one member of the group `lab-group`), `everything` (reads TOPIC to its end and stops). The form of the history is that
+of the checker (tests/src/checker/history.rs). What a client cannot know is recorded as `info`: after retries almost
+every error leaves it open whether an earlier attempt was stored.
+"""
+
+import json
+import random
+import signal
+import sys
+import time
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+role, name, bootstrap, path, seed, topic, partitions = sys.argv[1:8]
+partitions = int(partitions)
+random.seed(f"{seed} {name}")
+history = open(path, "a", buffering=1)
+stopping = False
+
+COMMON = {
+    "bootstrap.servers": bootstrap,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 500,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 2000,
+    "socket.timeout.ms": 10000,
+    "socket.connection.setup.timeout.ms": 5000,
+}
+WRITES_A_SECOND = 150
+WAITING_WRITES_MAX = 2000
+
+
+def stop(_signal, _frame):
+    global stopping
+    stopping = True
+
+
+def note(operation):
+    history.write(json.dumps(operation) + "\n")
+
+
+def done(start, outcome, steps, transaction=False):
+    end = time.time_ns()
+    note({"process": name, "start": start, "end": end, "outcome": outcome, "transaction": transaction, "steps": steps})
+
+
+def complain(what):
+    print(f"{time.time():.3f} {what}", flush=True)
+
+
+def send_step(key, value, offset):
+    return {"send": {"key": key, "value": value, "offset": offset}}
+
+
+def write():
+    def delivered(start, key, value):
+        def callback(error, message):
+            if error is None:
+                done(start, "ok", [send_step(key, value, message.offset())])
+            else:
+                complain(f"{key} {value}: {error}")
+                done(start, "info", [send_step(key, value, None)])
+
+        return callback
+
+    producer, began, sent = None, time.monotonic(), 0
+    while not stopping:
+        if producer is None:
+            producer = Producer(
+                {**COMMON, "acks": "all", "enable.idempotence": True, "linger.ms": 2, "delivery.timeout.ms": 120000}
+            )
+        due = int((time.monotonic() - began) * WRITES_A_SECOND)
+        while sent < due and len(producer) < WAITING_WRITES_MAX:
+            partition, value = random.randrange(partitions), f"{name}-{sent}"
+            key = f"{topic}-{partition}"
+            note({"process": name, "intent": value, "key": key})
+            try:
+                producer.produce(
+                    topic, value=value, partition=partition, on_delivery=delivered(time.time_ns(), key, value)
+                )
+            except KafkaException as error:
+                # The producer has failed for good; what it still holds is reported to the callbacks.
+                complain(f"a new producer is needed: {error}")
+                producer.flush(30)
+                producer = None
+                break
+            finally:
+                sent += 1
+        # While the cluster is away nothing is made up for later: the queue is bounded, the rate is not.
+        began = max(began, time.monotonic() - sent / WRITES_A_SECOND - 1)
+        if producer is not None:
+            producer.poll(0.01)
+    if producer is not None:
+        left = producer.flush(100)
+        if left:
+            sys.exit(f"{left} records are undecided")
+
+
+def records_of(messages):
+    """The records by partition, and the errors that do not pass by themselves."""
+    found = {}
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                sys.exit(f"a position is out of range: {error}")
+            complain(f"poll: {error}")
+            continue
+        key = f"{message.topic()}-{message.partition()}"
+        found.setdefault(key, []).append([message.offset(), message.value().decode()])
+    return found
+
+
+def consumer(group, **more):
+    return Consumer(
+        {
+            **COMMON,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 100,
+            "isolation.level": "read_committed",
+            **more,
+        }
+    )
+
+
+def from_the_start():
+    return [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)]
+
+
+def read():
+    reader, again = consumer("not-used"), time.monotonic()
+    while not stopping:
+        if again <= time.monotonic():
+            reader.assign(from_the_start())
+            done(time.time_ns(), "ok", [{"seek": True}])
+            again = time.monotonic() + random.uniform(5, 15)
+        start = time.time_ns()
+        if found := records_of(reader.consume(num_messages=500, timeout=0.1)):
+            done(start, "ok", [{"poll": found}])
+    reader.close()
+
+
+def moved(_consumer, _partitions):
+    done(time.time_ns(), "ok", [{"seek": True}])
+
+
+def group():
+    member = consumer("lab-group", **{"auto.offset.reset": "earliest", "session.timeout.ms": 6000})
+    member.subscribe([topic], on_assign=moved, on_revoke=moved, on_lost=moved)
+    while not stopping:
+        start = time.time_ns()
+        if found := records_of(member.consume(num_messages=200, timeout=0.1)):
+            done(start, "ok", [{"poll": found}])
+            try:
+                member.commit(asynchronous=False)
+            except KafkaException as error:
+                complain(f"commit: {error}")
+    member.close()
+
+
+def everything():
+    reader = consumer("not-used", **{"enable.partition.eof": True})
+    reader.assign(from_the_start())
+    done(time.time_ns(), "ok", [{"seek": True}])
+    at_end = set()
+    while len(at_end) < partitions and not stopping:
+        start = time.time_ns()
+        messages = reader.consume(num_messages=1000, timeout=0.5)
+        for message in messages:
+            if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                at_end.add(message.partition())
+        if found := records_of([message for message in messages if message.error() is None]):
+            done(start, "ok", [{"poll": found}])
+    reader.close()
+
+
+signal.signal(signal.SIGTERM, stop)
+{"write": write, "read": read, "group": group, "everything": everything}[role]()
+history.close()
