@@ -1,8 +1,20 @@
 //! `zurau`: the development cluster and the admin's commands.
 
+mod admin;
+mod brokers;
+mod can_stop;
+mod client;
+mod configs;
 mod dev;
+mod elect;
+mod groups;
 mod log_dump;
 mod log_verify;
+mod reassign;
+mod records;
+mod table;
+mod topics;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -22,6 +34,22 @@ struct Arguments {
 enum Command {
     /// Run a whole cluster on this machine.
     Dev(dev::DevArguments),
+    /// List, describe, create, delete and alter topics.
+    Topics(topics::Arguments),
+    /// Describe, set and delete configurations of topics, brokers and groups.
+    Configs(configs::Arguments),
+    /// List, describe, reset and delete consumer groups.
+    Groups(groups::Arguments),
+    /// Delete records.
+    Records(records::Arguments),
+    /// Who is alive, where, with how much work and space.
+    Brokers(brokers::Arguments),
+    /// Move replicas between brokers: plan, start, status, cancel.
+    Reassign(reassign::Arguments),
+    /// Elect leaders.
+    Elect(elect::Arguments),
+    /// Whether a broker may be stopped now (exit code 0) or not (1).
+    CanStop(can_stop::Arguments),
     /// Look into the files of a log.
     Log {
         #[command(subcommand)]
@@ -44,6 +72,14 @@ enum LogCommand {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Dev(arguments) => develop(arguments),
+        Command::Topics(arguments) => topics::run(arguments),
+        Command::Configs(arguments) => configs::run(arguments),
+        Command::Groups(arguments) => groups::run(arguments),
+        Command::Records(arguments) => records::run(arguments),
+        Command::Brokers(arguments) => brokers::run(arguments),
+        Command::Reassign(arguments) => reassign::run(arguments),
+        Command::Elect(arguments) => elect::run(arguments),
+        Command::CanStop(arguments) => can_stop::run(arguments),
         Command::Log { command: LogCommand::Dump(arguments) } => log_dump::run(&arguments),
         Command::RunBroker(arguments) => as_child(|| zurau_broker::run(&arguments)),
         Command::RunController(arguments) => as_child(|| zurau_controller::run(&arguments)),

@@ -18,6 +18,8 @@ const PURE: &[&str] = &[
     "broker/src/replica",
     "broker/src/topic_plan.rs",
     "broker/src/waiters.rs",
+    "cli/src/groups/goal.rs",
+    "cli/src/reassign/plan.rs",
     "common/src/assignment.rs",
     "common/src/id.rs",
     "common/src/leader_and_isr.rs",

@@ -17,4 +17,5 @@ mod replay;
 mod topics;
 mod traffic;
 mod tree;
+mod verbs;
 mod zookeeper_outage;
