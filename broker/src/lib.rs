@@ -41,6 +41,7 @@ mod server;
 mod topic_configs;
 mod topic_creation;
 mod topic_plan;
+mod topics_at_start;
 
 mod control;
 mod fetchers;

@@ -128,10 +128,13 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     let (data, control) = (planes.data.clone(), planes.control.clone());
     let (for_logs, for_progress) = (config.clone(), Arc::clone(&health));
     let opening = tokio::task::spawn_blocking(move || open(for_logs, &for_progress.loading, control, data));
-    let (zookeeper, opened) = tokio::join!(zookeeper, opening);
-    let (context, requests, unclean) = opened.context("opening the logs panicked")??;
-    health.loaded(&context);
-    let zookeeper = zookeeper?;
+    // A directory that cannot be used is told at once, however long ZooKeeper is waited for.
+    let opening = async {
+        let opened = opening.await.context("opening the logs panicked")??;
+        health.loaded(&opened.0);
+        anyhow::Ok(opened)
+    };
+    let (zookeeper, (context, requests, unclean)) = tokio::try_join!(zookeeper, opening)?;
     let server = Arc::new(bind(&context, &planes.data).await?);
     let identity = identity(&context.config, server.local_addresses())?;
     let mut registrar = Registrar::new(Arc::clone(&context), identity, unclean);

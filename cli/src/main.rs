@@ -12,6 +12,7 @@ mod log_dump;
 mod log_verify;
 mod reassign;
 mod records;
+mod recover_metadata;
 mod table;
 mod topics;
 mod tree;
@@ -55,6 +56,8 @@ enum Command {
         #[command(subcommand)]
         command: LogCommand,
     },
+    /// Rebuild the tree of a ZooKeeper that has lost it from the brokers' log directories.
+    RecoverMetadata(recover_metadata::RecoverMetadataArguments),
     /// A broker of `zurau dev`.
     #[command(hide = true)]
     RunBroker(ServerArguments),
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Elect(arguments) => elect::run(arguments),
         Command::CanStop(arguments) => can_stop::run(arguments),
         Command::Log { command: LogCommand::Dump(arguments) } => log_dump::run(&arguments),
+        Command::RecoverMetadata(arguments) => recover_metadata::run(&arguments),
         Command::RunBroker(arguments) => as_child(|| zurau_broker::run(&arguments)),
         Command::RunController(arguments) => as_child(|| zurau_controller::run(&arguments)),
     }

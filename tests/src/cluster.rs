@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -39,6 +40,7 @@ pub struct Node {
     config: PathBuf,
     data: PathBuf,
     log: PathBuf,
+    environment: BTreeMap<String, String>,
     process: Option<Process>,
 }
 
@@ -73,7 +75,7 @@ impl Node {
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.process.is_none(), "{} is already running", self.name);
         let mut command = self.place.command(&programs::binary(self.program)?);
-        command.arg("--config").arg(&self.config);
+        command.arg("--config").arg(&self.config).envs(&self.environment);
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "info");
         }
@@ -125,10 +127,10 @@ impl Node {
     ///
     /// # Errors
     /// It still runs after `limit`.
-    pub fn wait_for_end(&mut self, limit: Duration) -> Result<()> {
-        self.process()?.wait(limit)?;
+    pub fn wait_for_end(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let status = self.process()?.wait(limit)?;
         self.process = None;
-        Ok(())
+        Ok(status)
     }
 
     pub fn log_text(&self) -> String {
@@ -144,6 +146,7 @@ pub struct ClusterBuilder {
     overrides: BTreeMap<String, String>,
     controller_overrides: BTreeMap<String, String>,
     broker_overrides: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
     proxied_controllers: bool,
 }
 
@@ -184,6 +187,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn set_for_brokers(mut self, key: &str, value: impl ToString) -> Self {
         self.broker_overrides.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// Sets an environment variable of every broker and controller.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.insert(name.to_owned(), value.to_owned());
         self
     }
 
@@ -290,6 +300,7 @@ impl ClusterBuilder {
             name,
             config,
             data,
+            environment: self.environment.clone(),
             process: None,
         })
     }
@@ -321,6 +332,7 @@ impl Cluster {
             overrides: BTreeMap::new(),
             controller_overrides: BTreeMap::new(),
             broker_overrides: BTreeMap::new(),
+            environment: BTreeMap::new(),
             proxied_controllers: false,
         }
     }

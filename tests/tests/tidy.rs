@@ -20,6 +20,7 @@ const PURE: &[&str] = &[
     "broker/src/waiters.rs",
     "cli/src/groups/goal.rs",
     "cli/src/reassign/plan.rs",
+    "cli/src/recover_metadata/plan.rs",
     "common/src/assignment.rs",
     "common/src/id.rs",
     "common/src/leader_and_isr.rs",

@@ -29,8 +29,10 @@ pub enum DirectoryError {
     Storage(#[from] StorageError),
     #[error("log directory {} is in use by another broker process", path.display())]
     Locked { path: PathBuf },
-    #[error("{} says {key} = {found:?}, but this broker has {expected:?}; this directory belongs to another broker or cluster", path.display())]
-    Foreign { path: PathBuf, key: &'static str, found: String, expected: String },
+    #[error("{} belongs to broker {found}, but this is broker {expected}; correct broker.id or log.dirs", path.display())]
+    ForeignBroker { path: PathBuf, found: i32, expected: i32 },
+    #[error("{} belongs to cluster {found}, but ZooKeeper holds cluster {expected}. If ZooKeeper has lost its data, stop the brokers and controllers and let `zurau recover-metadata` rebuild it from the log directories; else correct zookeeper.connect or log.dirs", path.display())]
+    ForeignCluster { path: PathBuf, found: String, expected: String },
     #[error("{} cannot be used: {reason}", path.display())]
     BadMeta { path: PathBuf, reason: String },
 }
@@ -123,7 +125,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    fn read(directory: &Path) -> Result<Self, StorageError> {
+    pub(super) fn read(directory: &Path) -> Result<Self, StorageError> {
         let read = |name: &str| OffsetCheckpoint::read(directory.join(name));
         Ok(Self {
             recovery_points: read("recovery-point-offset-checkpoint")?,
@@ -165,8 +167,9 @@ pub struct LogDirectory {
     _lock: DirectoryLock,
 }
 
+/// No other process uses the log directory while this lives.
 #[derive(Debug)]
-struct DirectoryLock(File);
+pub(super) struct DirectoryLock(File);
 
 impl Drop for DirectoryLock {
     /// Closing alone would leave the lock to a child process that is just being started and has not let go of the
@@ -189,14 +192,7 @@ impl LogDirectory {
             remove_if_present(&mark)?;
             sync_directory(path)?;
         }
-        let meta_path = path.join(META_PROPERTIES);
-        let meta = match read_if_present(&meta_path)? {
-            None => None,
-            Some(text) => Some(
-                MetaProperties::decode(&text)
-                    .map_err(|reason| DirectoryError::BadMeta { path: meta_path, reason })?,
-            ),
-        };
+        let meta = read_meta(path)?;
         let checkpoints = Checkpoints::read(path)?;
         let mut directory = Self { path: path.to_owned(), was_clean, meta, checkpoints, _lock: lock };
         if directory.list()?.is_empty() {
@@ -229,17 +225,11 @@ impl LogDirectory {
     /// Checks that the directory belongs to this broker and cluster, and writes down what it did not say yet.
     pub fn claim(&mut self, broker_id: i32, cluster_id: &str) -> Result<(), DirectoryError> {
         let path = self.path.join(META_PROPERTIES);
-        let foreign = |key, found: String, expected: String| DirectoryError::Foreign {
-            path: path.clone(),
-            key,
-            found,
-            expected,
-        };
         if let Some(found) = self.broker_id().filter(|found| *found != broker_id) {
-            return Err(foreign("broker.id", found.to_string(), broker_id.to_string()));
+            return Err(DirectoryError::ForeignBroker { path, found, expected: broker_id });
         }
-        if let Some(found) = self.cluster_id().filter(|found| *found != cluster_id) {
-            return Err(foreign("cluster.id", found.to_owned(), cluster_id.to_owned()));
+        if let Some(found) = self.cluster_id().filter(|found| *found != cluster_id).map(ToOwned::to_owned) {
+            return Err(DirectoryError::ForeignCluster { path, found, expected: cluster_id.to_owned() });
         }
         let wanted = MetaProperties { broker_id: Some(broker_id), cluster_id: Some(cluster_id.to_owned()) };
         if self.meta.as_ref() != Some(&wanted) {
@@ -256,22 +246,7 @@ impl LogDirectory {
 
     /// What is in the directory; names that mean nothing are left out with a warning.
     pub fn list(&self) -> Result<Vec<FoundDirectory>, StorageError> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&self.path).storage("list", &self.path)? {
-            let entry = entry.storage("list", &self.path)?;
-            if !entry.file_type().storage("look at", &entry.path())?.is_dir() {
-                continue;
-            }
-            let name = entry.file_name();
-            match name.to_str().and_then(|name| classify(name, entry.path())) {
-                Some(directory) => found.push(directory),
-                None => {
-                    warn!(path = %entry.path().display(), "not a partition directory; leaving it alone");
-                }
-            }
-        }
-        found.sort();
-        Ok(found)
+        list(&self.path)
     }
 
     /// How to open the log of a partition, by clean mark and checkpoints.
@@ -297,8 +272,39 @@ impl LogDirectory {
     }
 }
 
+pub(super) fn read_meta(directory: &Path) -> Result<Option<MetaProperties>, DirectoryError> {
+    let path = directory.join(META_PROPERTIES);
+    let Some(text) = read_if_present(&path)? else { return Ok(None) };
+    let decoded = MetaProperties::decode(&text);
+    decoded.map(Some).map_err(|reason| DirectoryError::BadMeta { path, reason })
+}
+
+pub(super) fn has_clean_mark(directory: &Path) -> bool {
+    directory.join(CLEAN_MARK).exists()
+}
+
+/// What is in a log directory; names that mean nothing are left out with a warning.
+pub(super) fn list(directory: &Path) -> Result<Vec<FoundDirectory>, StorageError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).storage("list", directory)? {
+        let entry = entry.storage("list", directory)?;
+        if !entry.file_type().storage("look at", &entry.path())?.is_dir() {
+            continue;
+        }
+        let name = entry.file_name();
+        match name.to_str().and_then(|name| classify(name, entry.path())) {
+            Some(directory) => found.push(directory),
+            None => {
+                warn!(path = %entry.path().display(), "not a partition directory; leaving it alone");
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Locks against other processes (Kafka uses POSIX record locks) and other openings in this process (BSD locks).
-fn lock(directory: &Path) -> Result<DirectoryLock, DirectoryError> {
+pub(super) fn lock(directory: &Path) -> Result<DirectoryLock, DirectoryError> {
     let path = directory.join(LOCK);
     let file = File::options()
         .read(true)
@@ -417,7 +423,10 @@ mod tests {
         again.claim(3, "cluster").unwrap();
         for (broker_id, cluster_id) in [(4, "cluster"), (3, "other")] {
             let error = again.claim(broker_id, cluster_id).unwrap_err();
-            assert!(matches!(error, DirectoryError::Foreign { .. }), "{error}");
+            assert!(
+                matches!(error, DirectoryError::ForeignBroker { .. } | DirectoryError::ForeignCluster { .. }),
+                "{error}"
+            );
         }
     }
 

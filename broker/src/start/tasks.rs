@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
 use crate::partitions::{space_marks, start_cleaner};
+use crate::topics_at_start::create_topics_at_start;
 
 /// How often logs are looked at that are due for a sync; most are never.
 const FLUSH_CHECK: Duration = Duration::from_secs(1);
@@ -19,6 +20,9 @@ const SPACE_CHECK: Duration = Duration::from_secs(1);
 /// Starts all of it; it ends with `stopping`.
 pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &CancellationToken) {
     data.spawn(crate::groups::run(Arc::clone(context), stopping.clone()));
+    let creating = create_topics_at_start(Arc::clone(context));
+    let stop_creating = stopping.clone();
+    data.spawn(async move { stop_creating.run_until_cancelled(creating).await });
     let config = &context.config;
     let initial = config.log_initial_task_delay;
     let half_lag = (config.replica_lag_time_max / 2).max(Duration::from_millis(1));

@@ -233,11 +233,12 @@ impl Checked {
     }
 }
 
+/// Unset: for ever. A process that came up before its ensemble has nothing better to do than to wait for it.
 pub(super) fn zookeeper_connection_timeout(settings: &Settings) -> Duration {
     if settings.is_set("zookeeper.connection.timeout.ms") {
         settings.millis("zookeeper.connection.timeout.ms")
     } else {
-        settings.millis("zookeeper.session.timeout.ms")
+        duration_of_millis(u64::MAX)
     }
 }
 
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(config.broker_id, BrokerId(7));
         assert_eq!(config.zookeeper_connect.to_string(), "localhost:2181");
         assert_eq!(config.zookeeper_session_timeout, Duration::from_secs(18));
-        assert_eq!(config.zookeeper_connection_timeout, Duration::from_secs(18));
+        assert!(Duration::from_secs(1 << 32) < config.zookeeper_connection_timeout, "it waits for ever");
         assert_eq!(config.log_dirs, [PathBuf::from("/tmp/kafka-logs")]);
         assert_eq!(config.inter_broker_listener().to_string(), "PLAINTEXT://:9092");
         assert_eq!(config.socket_request_max_bytes, 100 << 20);

@@ -6,6 +6,7 @@
 
 mod broker;
 mod controller;
+mod create_topics;
 mod describe;
 mod environment;
 mod keys;
@@ -19,6 +20,7 @@ mod topic_keys;
 
 pub use broker::{BrokerConfig, IsrUpdatePath};
 pub use controller::ControllerConfig;
+pub use create_topics::TopicToCreate;
 pub use describe::{ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_topic};
 pub use environment::{Variable, classify_variable};
 pub use keys::{AppliesTo, ConfigKey, Dynamic, Kind, all_keys, find_key, is_known, nearest_key};

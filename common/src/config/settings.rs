@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::create_topics::{TopicToCreate, parse_create_topics};
 use super::environment::{Variable, classify_variable};
 use super::keys::{ConfigKey, find_key, is_known, nearest_key};
 use super::properties::parse_properties;
@@ -138,6 +139,8 @@ pub struct Layer {
 pub struct Settings {
     /// Weakest layer first; the default is not among them.
     layers: BTreeMap<String, Vec<Layer>>,
+    /// Of `KAFKA_CREATE_TOPICS`.
+    pub create_topics: Vec<TopicToCreate>,
     /// To be logged once logging works.
     pub warnings: Vec<String>,
 }
@@ -241,10 +244,13 @@ impl Settings {
                     self.set(&key, value, origin, problems);
                 }
                 Variable::ForJava => for_java.push(variable.as_str()),
-                Variable::CreateTopics => {
-                    self.warnings
-                        .push("KAFKA_CREATE_TOPICS is ignored: create topics with a client".to_owned());
-                }
+                Variable::CreateTopics => match parse_create_topics(value) {
+                    Ok(topics) => self.create_topics = topics,
+                    Err(allowed) => {
+                        let origin = Origin::Environment { variable: variable.clone() };
+                        problems.add("KAFKA_CREATE_TOPICS", value, origin, allowed);
+                    }
+                },
                 Variable::Other => {}
             }
         }
@@ -350,6 +356,13 @@ mod tests {
 
     #[test]
     fn all_errors_are_told_at_once_and_secrets_are_not() {
+        let topics = read("", &[("KAFKA_CREATE_TOPICS", "t:1:3:compact")], &[]).unwrap().create_topics;
+        assert_eq!((topics[0].name.as_str(), topics[0].replication_factor), ("t", 3));
+        let error = read("", &[("KAFKA_CREATE_TOPICS", "t")], &[]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("KAFKA_CREATE_TOPICS=t (environment variable KAFKA_CREATE_TOPICS)"),
+            "{error}"
+        );
         let error = read(
             "num.partitions=none\nssl.key.password=secret",
             &[("KAFKA_DELETE_TOPIC_ENABLE", "yes"), ("KAFKA_MIN_INSYNC_REPLICAS", "0")],

@@ -14,7 +14,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
 
     key("zookeeper.connect", Text, "localhost:2181", (BOTH, FIXED), "ZooKeeper servers as host:port,host:port, with at most one /path behind the last."),
     key("zookeeper.session.timeout.ms", Int(100, INT), "18000", (BOTH, FIXED), "Time without contact after which ZooKeeper ends the session."),
-    unset("zookeeper.connection.timeout.ms", Int(1, INT), (BOTH, FIXED), "Time to wait for the first connection; unset: the session timeout."),
+    unset("zookeeper.connection.timeout.ms", Int(1, INT), (BOTH, FIXED), "Time to wait for a connection at start; unset: for ever, with a line in the log every 10 s."),
     key("zookeeper.set.acl", Boolean, "false", (BOTH, FIXED), "Whether znodes are created with access for their creator alone."),
     key("zookeeper.max.in.flight.requests", Int(1, INT), "10", (BOTH, FIXED), "Requests to ZooKeeper that may wait for an answer."),
     key("zookeeper.metadata.migration.enable", Boolean, "false", (BOTH, FIXED), "Migration to KRaft; accepted and ignored."),
