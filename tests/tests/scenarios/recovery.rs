@@ -35,9 +35,9 @@ fn a_lost_tree_is_rebuilt_from_the_log_directories(
     let before = Before::read(&cluster)?;
     stop_all(&mut cluster)?;
 
-    cluster.zookeeper.kill()?;
+    cluster.zookeepers[0].kill()?;
     std::fs::remove_dir_all(directory.join("zookeeper-data")).context("emptying ZooKeeper")?;
-    cluster.zookeeper.restart()?;
+    cluster.zookeepers[0].restart()?;
     nobody_starts_on_another_cluster(&mut cluster)?;
 
     let shown = text(&recover(&cluster, &[])?)?;
@@ -110,7 +110,7 @@ fn nobody_starts_on_another_cluster(cluster: &mut Cluster) -> Result<()> {
 fn recover(cluster: &Cluster, flags: &[&str]) -> Result<Output> {
     let directories: Vec<&Path> = cluster.brokers.iter().map(|node| node.data()).collect();
     let mut command = Command::new(binary("zurau")?);
-    command.args(["recover-metadata", "--zookeeper", &cluster.zookeeper.address()]);
+    command.args(["recover-metadata", "--zookeeper", &cluster.zookeeper_connect()]);
     command.args(flags).args(directories).output().context("running zurau recover-metadata")
 }
 

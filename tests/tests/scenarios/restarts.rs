@@ -51,7 +51,7 @@ fn everything_waits_for_zookeeper() {
         for node in cluster.brokers.iter_mut().chain(&mut cluster.controllers) {
             node.stop(STOP_LIMIT)?;
         }
-        cluster.zookeeper.kill()?;
+        cluster.zookeepers[0].kill()?;
         for node in cluster.brokers.iter_mut().chain(&mut cluster.controllers) {
             node.start()?;
             eventually("it says what it waits for", START_LIMIT, || {
@@ -62,7 +62,7 @@ fn everything_waits_for_zookeeper() {
             cluster.broker(id)?.stop(STOP_LIMIT)?;
             cluster.broker(id)?.start()?;
         }
-        cluster.zookeeper.restart()?;
+        cluster.zookeepers[0].restart()?;
         cluster.wait_until_complete(START_LIMIT)
     });
 }

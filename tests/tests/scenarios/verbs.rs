@@ -166,13 +166,16 @@ fn configurations(cluster: &Cluster) -> Result<()> {
 
 /// Topic a has three replicas and min.insync.replicas=2.
 fn filters_and_stops(cluster: &mut Cluster) -> Result<()> {
-    let brokers = json_of(cluster, &["brokers", "--zookeeper", &cluster.zookeeper.address()])?;
+    let brokers = json_of(cluster, &["brokers", "--zookeeper", &cluster.zookeeper_connect()])?;
     let all = brokers["brokers"].as_array().context("a list")?;
     ensure!(all.len() == 3 && brokers["controller"]["controller"] == 1, "{brokers}");
     let replicas: i64 = all.iter().filter_map(|broker| broker["replicas"].as_i64()).sum();
     ensure!(replicas == 6, "{brokers}");
     for (broker, node) in all.iter().zip(&cluster.brokers) {
-        ensure!(broker["port"] == node.port && broker["broker_epoch"].is_number(), "{broker}");
+        ensure!(
+            node.address().ends_with(&format!(":{}", broker["port"])) && broker["broker_epoch"].is_number(),
+            "{broker}"
+        );
         ensure!(broker["log_dirs"][0]["log_dir"] == node.data().display().to_string(), "{broker}");
     }
     let (code, yes) = answer(cluster, &["can-stop", "3"])?;

@@ -174,7 +174,7 @@ pub(super) fn heal(lab: &mut Lab) -> Result<()> {
     for (number, node) in lab.cluster.brokers.iter_mut().enumerate() {
         if lab.disks.has_failed(number) && !node.has_ended()? {
             // Its last directory is gone, so it is about to end by itself.
-            node.wait_for_end(DISK_ERROR_LIMIT).map(|_| ()).context("a broker without a disk ends")?;
+            node.wait_for_end(DISK_ERROR_LIMIT).context("a broker without a disk ends")?;
         }
     }
     lab.disks.heal()?;
