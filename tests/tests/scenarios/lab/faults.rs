@@ -107,6 +107,13 @@ impl Fault {
         Self::Move,
     ];
 
+    /// Whether a round may hold both. Two machines that lose what they did not sync are more than any system survives
+    /// whose acknowledgements promise page caches.
+    pub(super) fn may_meet(self, other: Self) -> bool {
+        let loses = |fault: Self| matches!(fault, Self::LosePower | Self::DiskError);
+        !(loses(self) && loses(other))
+    }
+
     pub(super) fn begin(self, lab: &mut Lab) -> Result<()> {
         let broker = lab.random.below(lab.cluster.brokers.len());
         match self {
@@ -234,8 +241,6 @@ fn active_controller(cluster: &mut Cluster) -> Result<&mut Node> {
     Ok(&mut cluster.controllers[number])
 }
 
-/// At most one machine at a time, and only while every replica is in sync: no system survives more with acknowledgements
-/// that promise page caches.
 fn lose_power(lab: &mut Lab, broker: usize) -> Result<()> {
     let node = &mut lab.cluster.brokers[broker];
     kill(node)?;

@@ -1,9 +1,9 @@
 //! The fault lab: a whole cluster on hosts of its own (three ZooKeeper servers, two controllers, four brokers), real
 //! clients at work, faults one after another, and in the end the checker's verdict on all that the clients saw.
 //!
-//! A run is decided by its seed, as far as processes can be: which faults, in which order, against whom. The default
-//! run injects some faults once; `--long` gives every kind many seeds, and mixes them. A run prints its seed:
-//! `ZURAU_LAB_SEED=n` repeats it, `ZURAU_LAB_FAULTS=KillBroker,Halves` chooses the faults of the default run.
+//! A step is one or more faults at once and a seed that decides the rest: against whom, how far, for instance. The
+//! default run injects some faults once; `--long` gives every fault many seeds, and mixes them. What failed is repeated
+//! by the default run with `ZURAU_LAB_SEED=n ZURAU_LAB_FAULTS=KillBroker,Halves`: these faults, from that seed on.
 
 mod clients;
 mod faults;
@@ -30,48 +30,55 @@ const PARTITIONS: i32 = 3;
 const FAULT_TIME: Duration = Duration::from_secs(5);
 /// How long the cluster may take after a fault until every partition takes writes and every replica is in sync.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(120);
-/// Seeds of each fault in a long run, and of the mixed ones.
+/// Seeds of each fault in a long run.
 const LONG_SEEDS: u64 = 20;
 
-/// What the default run can afford: one fault of each sort, in the order of its seed.
+/// Faults that begin together, and what decides the rest.
+#[derive(Debug, Clone)]
+struct Round {
+    seed: u64,
+    faults: Vec<Fault>,
+}
+
+/// What the default run can afford: one fault of each sort.
 #[test]
 fn one_fault_of_each_sort() {
-    let seed = seed_or(1);
-    lab("lab", |directory| {
-        let chosen = std::env::var("ZURAU_LAB_FAULTS").unwrap_or_default();
-        let mut plan: Vec<Vec<Fault>> = if chosen.is_empty() {
-            Fault::SHORT.map(|fault| vec![fault]).to_vec()
-        } else {
-            let wanted = |fault: &Fault| chosen.split(',').any(|name| name == format!("{fault:?}"));
-            Fault::ALL.into_iter().filter(wanted).map(|fault| vec![fault]).collect()
-        };
-        Random::new(seed).shuffle(&mut plan);
-        run(directory, seed, &plan)
-    });
+    let chosen = std::env::var("ZURAU_LAB_FAULTS").unwrap_or_default();
+    let wanted = |fault: &Fault| chosen.split(',').any(|name| name == format!("{fault:?}"));
+    let faults: Vec<Fault> = if chosen.is_empty() {
+        Fault::SHORT.to_vec()
+    } else {
+        Fault::ALL.into_iter().filter(wanted).collect()
+    };
+    let rounds: Vec<Round> = faults
+        .into_iter()
+        .zip(seed_or(1)..)
+        .map(|(fault, seed)| Round { seed, faults: vec![fault] })
+        .collect();
+    lab("lab", |directory| run(directory, &rounds));
 }
 
 #[test]
-#[ignore = "takes hours; run by tests/run --long"]
+#[ignore = "takes more than an hour; run by tests/run --long"]
 fn each_fault_with_many_seeds() {
-    let first = seed_or(1);
     for fault in Fault::ALL {
-        for seed in first..first + LONG_SEEDS {
-            lab(&format!("lab-{fault:?}-{seed}"), |directory| run(directory, seed, &vec![vec![fault]; 3]));
-        }
+        let seeds = seed_or(1)..seed_or(1) + LONG_SEEDS;
+        let rounds: Vec<Round> = seeds.map(|seed| Round { seed, faults: vec![fault] }).collect();
+        lab(&format!("lab-{fault:?}"), |directory| run(directory, &rounds));
     }
 }
 
 #[test]
-#[ignore = "takes hours; run by tests/run --long"]
+#[ignore = "takes more than an hour; run by tests/run --long"]
 fn mixed_faults_with_many_seeds() {
-    let first = seed_or(1);
-    for seed in first..first + LONG_SEEDS {
-        lab(&format!("lab-mixed-{seed}"), |directory| {
-            let mut random = Random::new(seed);
-            let pair = |random: &mut Random| vec![*random.of(&Fault::ALL), *random.of(&Fault::ALL)];
-            let plan: Vec<Vec<Fault>> = (0..10).map(|_| pair(&mut random)).collect();
-            run(directory, seed, &plan)
-        });
+    for fault in Fault::ALL {
+        let seeds = seed_or(1)..seed_or(1) + LONG_SEEDS;
+        let mixed = |seed: u64| {
+            let others: Vec<Fault> = Fault::ALL.into_iter().filter(|other| other.may_meet(fault)).collect();
+            Round { seed, faults: vec![fault, *Random::new(seed).of(&others)] }
+        };
+        let rounds: Vec<Round> = seeds.map(mixed).collect();
+        lab(&format!("lab-mixed-{fault:?}"), |directory| run(directory, &rounds));
     }
 }
 
@@ -94,13 +101,8 @@ fn lab(name: &str, body: impl FnOnce(&TestDirectory) -> Result<()>) {
     scenario(name, body);
 }
 
-/// Runs a plan: the faults of one entry at once, the entries one after another.
-fn run(directory: &TestDirectory, seed: u64, plan: &[Vec<Fault>]) -> Result<()> {
-    eprintln!("seed {seed} (ZURAU_LAB_SEED={seed} repeats it); the plan: {plan:?}");
-    inject(directory, seed, plan).with_context(|| format!("seed {seed}"))
-}
-
-fn inject(directory: &TestDirectory, seed: u64, plan: &[Vec<Fault>]) -> Result<()> {
+/// Runs the rounds one after another on one cluster, and judges all of it.
+fn run(directory: &TestDirectory, rounds: &[Round]) -> Result<()> {
     // Dropped last: processes end first, then disks, then the network.
     let mut network = Network::start(directory.path())?;
     let disks = Disks::mount(directory.path(), 4)?;
@@ -115,25 +117,28 @@ fn inject(directory: &TestDirectory, seed: u64, plan: &[Vec<Fault>]) -> Result<(
         .set("replica.lag.time.max.ms", 6000)
         .start_on(&mut network, directory.path())?;
     cluster.create_topic(QUEUE, &["[1,2,3]", "[2,3,4]", "[3,4,1]"])?;
+    let seed = rounds.first().map_or(1, |round| round.seed);
     let mut lab = Lab { network, disks, cluster, random: Random::new(seed) };
     let mut clients = Clients::start(&lab.cluster, directory, seed)?;
     clients.wait_for_progress(RECOVERY_LIMIT).context("before any fault")?;
 
-    for (number, faults) in plan.iter().enumerate() {
+    for round in rounds {
         let begun = Instant::now();
-        for fault in faults {
-            fault.begin(&mut lab).with_context(|| format!("beginning {fault:?}"))?;
-        }
-        clients.keep_running(FAULT_TIME)?;
-        let mut recover = || -> Result<()> {
-            faults::heal(&mut lab)?;
-            wait_for_recovery(&lab.cluster)?;
-            clients.wait_for_progress(RECOVERY_LIMIT)
-        };
-        recover().with_context(|| format!("after {faults:?}, step {number}"))?;
-        eprintln!("{faults:?}: over after {:?}", begun.elapsed());
+        lab.random = Random::new(round.seed);
+        play(&mut lab, &mut clients, round).with_context(|| format!("{round:?}"))?;
+        eprintln!("{round:?}: over after {:?}", begun.elapsed());
     }
     conclude(&mut lab, clients, directory, seed)
+}
+
+fn play(lab: &mut Lab, clients: &mut Clients, round: &Round) -> Result<()> {
+    for fault in &round.faults {
+        fault.begin(lab).with_context(|| format!("beginning {fault:?}"))?;
+    }
+    clients.keep_running(FAULT_TIME)?;
+    faults::heal(lab)?;
+    wait_for_recovery(&lab.cluster)?;
+    clients.wait_for_progress(RECOVERY_LIMIT)
 }
 
 fn wait_for_recovery(cluster: &Cluster) -> Result<()> {
