@@ -32,7 +32,7 @@ pub const START_LIMIT: Duration = Duration::from_secs(45);
 /// A broker or a controller: what it needs to be started again as it was.
 pub struct Node {
     pub id: i32,
-    port: u16,
+    pub port: u16,
     http_port: u16,
     place: Place,
     program: &'static str,
