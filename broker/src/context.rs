@@ -3,12 +3,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use zurau_common::config::BrokerConfig;
 use zurau_common::id::BrokerEpoch;
 
 use crate::control::ControlPlane;
 use crate::groups::GroupCoordinator;
 use crate::handlers::FetchSessions;
+use crate::log::cleaner::CleanerStatus;
 use crate::partitions::Partitions;
 use crate::producer_ids::ProducerIds;
 use crate::session::SessionSlot;
@@ -31,6 +33,8 @@ pub(crate) struct BrokerContext {
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) groups: GroupCoordinator,
     pub(crate) transactions: TransactionCoordinator,
+    /// What the log cleaner does and could not do; written by its threads.
+    pub(crate) cleaner_status: Arc<Mutex<CleanerStatus>>,
     pub(crate) zookeeper: SessionSlot,
     /// Value of `/cluster/id`, set before the first registration.
     pub(crate) cluster_id: OnceLock<String>,
@@ -54,6 +58,7 @@ impl BrokerContext {
             control,
             metadata: SharedMetadata::default(),
             producer_ids: ProducerIds::default(),
+            cleaner_status: Arc::default(),
             zookeeper: SessionSlot::new(),
             cluster_id: OnceLock::new(),
         }

@@ -3,21 +3,42 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 use zurau_common::config::{BrokerConfig, Settings};
 use zurau_common::id::TopicPartition;
 
 use super::Partitions;
 use crate::context::BrokerContext;
-use crate::log::PartitionLog;
 use crate::log::cleaner::{Cleaner, CleanerLogs, LogAccess, WorkerSettings};
+use crate::log::{PartitionLog, StorageError};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
 
-/// Starts the cleaner threads, if `log.cleaner.enable` and `log.cleaner.threads` want any; they end when it is dropped.
-pub(crate) fn start_cleaner(context: &Arc<BrokerContext>) -> Option<Cleaner> {
-    let settings = worker_settings(&context.config)?;
-    match Cleaner::start(Arc::clone(context), settings) {
+/// Compacts until `stopping`: runs the cleaner threads that `log.cleaner.enable` and `log.cleaner.threads` want, and starts
+/// them anew when their settings change (KIP-226).
+pub(crate) async fn run_cleaner(context: Arc<BrokerContext>, stopping: CancellationToken) {
+    let current = || worker_settings(&context.topic_configs.broker_config());
+    while !stopping.is_cancelled() {
+        let settings = current();
+        let cleaner = start_cleaner(&context, settings);
+        tokio::select! {
+            () = context.topic_configs.wait_until(|| current() != settings) => {
+                info!("the settings of the log cleaner have changed; its threads start anew");
+            }
+            () = stopping.cancelled() => {}
+        }
+        // Its threads are waited for; that only fails if the process is stopping.
+        let _ = tokio::task::spawn_blocking(move || drop(cleaner)).await;
+    }
+}
+
+fn start_cleaner(context: &Arc<BrokerContext>, settings: Option<WorkerSettings>) -> Option<Cleaner> {
+    let Some(settings) = settings else {
+        info!("compacted topics are not compacted: log.cleaner.enable or log.cleaner.threads says so");
+        return None;
+    };
+    match Cleaner::start(Arc::clone(context), settings, Arc::clone(&context.cleaner_status)) {
         Ok(cleaner) => Some(cleaner),
         Err(reason) => {
             error!(%reason, "the log cleaner cannot be started; compacted topics grow until the broker is restarted");
@@ -26,11 +47,11 @@ pub(crate) fn start_cleaner(context: &Arc<BrokerContext>) -> Option<Cleaner> {
     }
 }
 
+/// `None`: nothing is to be compacted.
 fn worker_settings(config: &BrokerConfig) -> Option<WorkerSettings> {
     let settings = &config.settings;
     let threads: usize = number(settings, "log.cleaner.threads");
     if settings.get("log.cleaner.enable").is_some_and(|(value, _)| value == "false") || threads == 0 {
-        info!("compacted topics are not compacted: log.cleaner.enable or log.cleaner.threads says so");
         return None;
     }
     Some(WorkerSettings {
@@ -59,6 +80,10 @@ impl CleanerLogs for BrokerContext {
     fn logs(&self) -> Vec<(TopicPartition, Arc<Partition>)> {
         let all = self.partitions.all().into_iter();
         all.map(|partition| (partition.id().clone(), partition)).collect()
+    }
+
+    fn note_disk_error(&self, log: &Arc<Partition>, error: &StorageError) {
+        self.partitions.note_error(log.directory(), error);
     }
 
     fn checkpoint_cleaned_offsets(&self) {
@@ -100,21 +125,15 @@ impl Partitions {
             }
         }
     }
-
-    /// A new log has nothing in common with a former one of its name (CMP-08).
-    pub(super) fn forget_cleaned_offset(&self, directory: usize, id: &TopicPartition) -> anyhow::Result<()> {
-        let cleaner_offsets = &mut self.directories[directory].opened.lock().checkpoints.cleaner_offsets;
-        if cleaner_offsets.get(id).is_some() {
-            cleaner_offsets.remove(id);
-            cleaner_offsets.write()?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use zurau_common::zk::config::encode_config;
+    use zurau_common::zk::znode::{DEFAULT_ENTITY, Znode};
+
     use super::*;
+    use crate::topic_configs::TopicConfigs;
 
     fn settings(pairs: &[(&str, &str)]) -> Option<WorkerSettings> {
         let mut all = vec![("broker.id", "1"), ("zookeeper.connect", "localhost:2181"), ("log.dirs", "/d")];
@@ -133,5 +152,39 @@ mod tests {
         assert_eq!(changed.map(|changed| (changed.threads, changed.bytes_per_second)), Some((3, 1e6)));
         assert_eq!(settings(&[("log.cleaner.enable", "false")]), None);
         assert_eq!(settings(&[("log.cleaner.threads", "0")]), None);
+    }
+
+    #[test]
+    fn settings_change_for_all_brokers_and_for_one() {
+        let started_with =
+            BrokerConfig::from_pairs([("broker.id", "3"), ("log.cleaner.backoff.ms", "7")]).unwrap();
+        let configs = TopicConfigs::new(started_with);
+        let set = |name: &str, entries: &[(&str, &str)]| {
+            let entries =
+                entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            configs.apply(&Znode::BrokerConfig(name.to_owned()), Some(&encode_config(&entries)));
+            worker_settings(&configs.broker_config()).unwrap()
+        };
+        let all = set(
+            DEFAULT_ENTITY,
+            &[
+                ("log.cleaner.threads", "2"),
+                ("log.cleaner.io.max.bytes.per.second", "1000"),
+                ("log.cleaner.dedupe.buffer.size", "5000"),
+                ("log.cleaner.io.buffer.load.factor", "0.5"),
+            ],
+        );
+        let expected = WorkerSettings {
+            threads: 2,
+            dedupe_buffer_bytes: 5_000,
+            load_factor: 0.5,
+            bytes_per_second: 1_000.0,
+            backoff: Duration::from_millis(7),
+        };
+        assert_eq!(all, expected);
+        let one = set("3", &[("log.cleaner.threads", "4"), ("log.cleaner.backoff.ms", "9")]);
+        assert_eq!(one, WorkerSettings { threads: 4, backoff: Duration::from_millis(9), ..expected });
+        assert_eq!(set("3", &[("log.cleaner.threads", "many")]), one, "what cannot be used changes nothing");
+        assert_eq!(set("3", &[]), expected);
     }
 }

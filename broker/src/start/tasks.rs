@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
-use crate::partitions::{space_marks, start_cleaner};
+use crate::partitions::{run_cleaner, space_marks};
 use crate::topics_at_start::create_topics_at_start;
 
 /// How often logs are looked at that are due for a sync; most are never.
@@ -61,12 +61,5 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
         context.partitions.apply_retention();
         context.partitions.remove_old_strays(context.config.stray_retention);
     });
-    if let Some(cleaner) = start_cleaner(context) {
-        let stopping = stopping.clone();
-        data.spawn(async move {
-            stopping.cancelled().await;
-            // Its threads are waited for.
-            let _ = tokio::task::spawn_blocking(move || drop(cleaner)).await;
-        });
-    }
+    data.spawn(run_cleaner(Arc::clone(context), stopping.clone()));
 }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 pub(crate) use cleaned_offset::CleanedOffset;
 pub use pass::{CleaningReport, CleaningSettings};
 pub(crate) use swap::{CLEANED_SUFFIX, SWAP_SUFFIX};
-pub(crate) use worker::{Cleaner, CleanerLogs, WorkerSettings};
+pub(crate) use worker::{Cleaner, CleanerLogs, CleanerStatus, WorkerSettings};
 
 use super::error::LogError;
 use super::partition_log::PartitionLog;

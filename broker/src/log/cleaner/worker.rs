@@ -15,6 +15,7 @@ use super::LogAccess;
 use super::choice::Dirtiness;
 use super::pass::{CleaningReport, CleaningSettings, PassError, clean};
 use super::throttle::Throttle;
+use crate::log::error::{LogError, StorageError};
 
 /// A log that failed is tried again after this time.
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(600);
@@ -27,6 +28,9 @@ pub(crate) trait CleanerLogs: Send + Sync + 'static {
 
     /// All logs of this broker.
     fn logs(&self) -> Vec<(TopicPartition, Self::Log)>;
+
+    /// A pass over this log ended with an error of the system; the disk may have failed.
+    fn note_disk_error(&self, log: &Self::Log, error: &StorageError);
 
     /// Writes the cleaned offsets of all compacted logs to the checkpoints.
     fn checkpoint_cleaned_offsets(&self);
@@ -74,48 +78,43 @@ struct State {
     in_progress: HashSet<TopicPartition>,
     /// Not to be tried again before.
     resting: BTreeMap<TopicPartition, Instant>,
-    status: CleanerStatus,
 }
 
 struct Core<L> {
     logs: Arc<L>,
     settings: WorkerSettings,
     state: Mutex<State>,
+    /// Never locked before `state`.
+    status: Arc<Mutex<CleanerStatus>>,
     wake: Condvar,
 }
 
 /// The running cleaner threads; they end when it is dropped.
 pub(crate) struct Cleaner {
     stop: Box<dyn Fn() + Send + Sync>,
-    status: Box<dyn Fn() -> CleanerStatus + Send + Sync>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Cleaner {
-    /// Starts the threads.
+    /// Starts the threads. `status` is theirs to write, and outlives them.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start<L: CleanerLogs>(logs: Arc<L>, settings: WorkerSettings) -> std::io::Result<Self> {
-        let core =
-            Arc::new(Core { logs, settings, state: Mutex::new(State::default()), wake: Condvar::new() });
-        let (stopped, shown) = (Arc::clone(&core), Arc::clone(&core));
-        let mut cleaner = Self {
-            stop: Box::new(move || stopped.stop()),
-            status: Box::new(move || shown.state.lock().status.clone()),
-            threads: Vec::new(),
-        };
+    pub(crate) fn start<L: CleanerLogs>(
+        logs: Arc<L>,
+        settings: WorkerSettings,
+        status: Arc<Mutex<CleanerStatus>>,
+    ) -> std::io::Result<Self> {
+        let state = Mutex::new(State::default());
+        let core = Arc::new(Core { logs, settings, state, status, wake: Condvar::new() });
+        let stopped = Arc::clone(&core);
+        let mut cleaner = Self { stop: Box::new(move || stopped.stop()), threads: Vec::new() };
         for number in 0..settings.threads.max(1) {
             let core = Arc::clone(&core);
             let thread = std::thread::Builder::new().name(format!("cleaner-{number}"));
             cleaner.threads.push(thread.spawn(move || core.run())?);
         }
         Ok(cleaner)
-    }
-
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the metrics endpoint, which is still to come"))]
-    pub(crate) fn status(&self) -> CleanerStatus {
-        (self.status)()
     }
 }
 
@@ -187,10 +186,9 @@ impl<L: CleanerLogs> Core<L> {
                 best = Some((dirtiness, name, log));
             }
         }
-        let mut state = self.state.lock();
-        state.status.max_dirty_percent = max_dirty_millionths / 10_000;
+        self.status.lock().max_dirty_percent = max_dirty_millionths / 10_000;
         let (_, name, log) = best?;
-        state.in_progress.insert(name.clone()).then_some((name, log))
+        self.state.lock().in_progress.insert(name.clone()).then_some((name, log))
     }
 
     fn is_free(&self, name: &TopicPartition) -> bool {
@@ -220,7 +218,12 @@ impl<L: CleanerLogs> Core<L> {
         let result = catch_unwind(AssertUnwindSafe(|| clean(log, &settings, &mut pace, now_ms)));
         match result {
             Ok(Ok(report)) => self.finished(name, report, started.elapsed()),
-            Ok(Err(PassError::Log(error))) => self.set_aside(name, error.to_string()),
+            Ok(Err(PassError::Log(error))) => {
+                if let LogError::Storage(error) = &error {
+                    self.logs.note_disk_error(log, error);
+                }
+                self.set_aside(name, error.to_string());
+            }
             Ok(Err(reason)) => {
                 debug!(partition = %name, %reason, "a compaction pass was given up");
                 let until = Instant::now() + self.settings.backoff;
@@ -240,14 +243,15 @@ impl<L: CleanerLogs> Core<L> {
     }
 
     fn finished(&self, name: &TopicPartition, report: Option<CleaningReport>, took: Duration) {
-        let mut state = self.state.lock();
-        state.resting.remove(name);
-        if state.status.uncleanable.remove(name).is_some() {
+        self.state.lock().resting.remove(name);
+        let mut status = self.status.lock();
+        if status.uncleanable.remove(name).is_some() {
             info!(partition = %name, "can be compacted again");
         }
         let Some(report) = report else { return };
-        state.status.last_run_ms = Some(self.logs.now_ms());
-        state.status.last_report = Some(report);
+        status.last_run_ms = Some(self.logs.now_ms());
+        status.last_report = Some(report);
+        drop(status);
         info!(
             partition = %name, from = report.first_dirty_offset, to = report.end_offset, keys = report.keys,
             bytes_before = report.bytes_before, bytes_after = report.bytes_after,
@@ -263,9 +267,9 @@ impl<L: CleanerLogs> Core<L> {
             "this partition cannot be compacted and is set aside; it is still served, but grows until that is repaired"
         );
         let since_ms = self.logs.now_ms();
-        let mut state = self.state.lock();
-        state.resting.insert(name.clone(), Instant::now() + RETRY_FAILED_AFTER);
-        let entry = state.status.uncleanable.entry(name.clone());
+        self.state.lock().resting.insert(name.clone(), Instant::now() + RETRY_FAILED_AFTER);
+        let mut status = self.status.lock();
+        let entry = status.uncleanable.entry(name.clone());
         entry.or_insert(Uncleanable { reason, since_ms });
     }
 }

@@ -10,8 +10,8 @@ use zurau_common::id::TopicPartition;
 
 use super::support::{NOW, TestLog, config, shown};
 use crate::log::cleaner::pass::{PassError, clean};
-use crate::log::cleaner::{Cleaner, CleanerLogs, CleaningSettings, LogAccess, WorkerSettings};
-use crate::log::{LogConfig, PartitionLog};
+use crate::log::cleaner::{Cleaner, CleanerLogs, CleanerStatus, CleaningSettings, LogAccess, WorkerSettings};
+use crate::log::{LogConfig, PartitionLog, StorageError};
 
 /// Does something to the log just before the look with a given number.
 struct Meddling {
@@ -120,6 +120,10 @@ impl CleanerLogs for Logs {
         self.logs.iter().map(|(name, log)| (name.clone(), Shared(Arc::clone(log)))).collect()
     }
 
+    fn note_disk_error(&self, _log: &Shared, error: &StorageError) {
+        assert!(!error.is_disk_failure(), "no disk fails in these tests: {error}");
+    }
+
     fn checkpoint_cleaned_offsets(&self) {
         let _ = self.checkpointed.lock().send(());
     }
@@ -168,12 +172,13 @@ fn a_bad_partition_is_set_aside_and_the_cleaner_goes_on() {
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
         let (logs, checkpointed, _directories) = logs(tests);
-        let cleaner = Cleaner::start(Arc::clone(&logs), settings(threads)).unwrap();
+        let status: Arc<Mutex<CleanerStatus>> = Arc::default();
+        let cleaner = Cleaner::start(Arc::clone(&logs), settings(threads), Arc::clone(&status)).unwrap();
         wait_until(&checkpointed, || {
             let cleaned = logs.logs.iter().filter(|(_, log)| log.lock().cleaned_offset() == 20).count();
-            cleaned == 3 && cleaner.status().uncleanable.len() == 1
+            cleaned == 3 && status.lock().uncleanable.len() == 1
         });
-        let status = cleaner.status();
+        let status = status.lock().clone();
         let (name, uncleanable) = status.uncleanable.first_key_value().unwrap();
         assert_eq!(name, &TopicPartition::new("t", 2));
         assert!(uncleanable.reason.contains("damaged batch"), "{}", uncleanable.reason);
@@ -194,7 +199,7 @@ fn a_throttled_cleaner_stops_at_once() {
     test.log.update_high_watermark(3);
     let (logs, _checkpointed, _directories) = logs(vec![test]);
     let slow = WorkerSettings { bytes_per_second: 10.0, ..settings(1) };
-    let cleaner = Cleaner::start(Arc::clone(&logs), slow).unwrap();
+    let cleaner = Cleaner::start(Arc::clone(&logs), slow, Arc::default()).unwrap();
     let started = Instant::now();
     drop(cleaner);
     assert!(started.elapsed() < Duration::from_secs(30), "300 kB at 10 bytes a second take hours");
