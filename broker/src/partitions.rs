@@ -29,7 +29,7 @@ use crate::shared::{Shared, wall_clock_ms};
 
 const SHARDS: usize = 16;
 
-pub(crate) use cleaning::start_cleaner;
+pub(crate) use cleaning::run_cleaner;
 pub(crate) use disks::space_marks;
 use disks::{FreeSpace, free_space};
 pub(crate) use progress::{DirectoryProgress, LoadingProgress};
@@ -58,14 +58,20 @@ pub(crate) struct Partitions {
     by_id: [RwLock<ById>; SHARDS],
     hasher: RandomState,
     directories: Vec<Directory>,
+    /// Of `log.dirs` as well, but useless until the next start.
+    unopened: Vec<PathBuf>,
     configs: RwLock<Configs>,
     free_space: RwLock<FreeSpace>,
     all_failed: Notify,
 }
 
 impl Partitions {
-    /// `directories`: opened and locked, at least one.
-    pub(crate) fn new(shared: Arc<Shared>, directories: Vec<LogDirectory>, default: PartitionConfig) -> Self {
+    /// `directories`: opened and locked, at least one; and those that could not be opened.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        (directories, unopened): (Vec<LogDirectory>, Vec<PathBuf>),
+        default: PartitionConfig,
+    ) -> Self {
         let directories = directories.into_iter().map(|opened| Directory {
             path: opened.path().to_owned(),
             opened: Mutex::new(opened),
@@ -78,6 +84,7 @@ impl Partitions {
             by_id: Default::default(),
             hasher: RandomState::new(),
             directories: directories.collect(),
+            unopened,
             configs: RwLock::new(Configs { default, by_topic: HashMap::new() }),
             free_space: RwLock::new(free_space()),
             all_failed: Notify::new(),
@@ -180,10 +187,11 @@ impl Partitions {
         }
     }
 
-    /// The partition, created empty if this broker has none. Writes to the disk.
+    /// The partition, created empty if this broker has none. A copy that could not be opened at the start is tried again.
+    /// Writes to the disk.
     ///
     /// # Errors
-    /// The directory cannot be made, or holds another incarnation.
+    /// The directory cannot be made, holds another incarnation, or a log that cannot be opened.
     pub(crate) fn get_or_create(
         &self,
         id: &TopicPartition,
@@ -192,9 +200,15 @@ impl Partitions {
         if let Some(found) = self.get(&id.topic, id.partition) {
             return Ok(found);
         }
+        if let Some(partition) = self.open_left_out(id, topic_id)? {
+            return Ok(partition);
+        }
         let index = self.emptiest_directory().context("every log directory is offline")?;
         let path = self.directories[index].path.join(id.to_string());
         let config = self.config_of(&id.topic);
+        // A former log of this name has nothing in common with the new one: its high watermark would expose records that
+        // are not committed, its log start and recovery point would cost some (M11, CMP-08).
+        self.forget_checkpoints(index, id)?;
         let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
             .inspect_err(|error| {
                 if let LogError::Storage(error) = error {
@@ -202,7 +216,6 @@ impl Partitions {
                 }
             })
             .with_context(|| format!("the log of {id} cannot be created in {}", path.display()))?;
-        self.forget_cleaned_offset(index, id)?;
         info!(partition = %id, %topic_id, directory = %path.display(), "log created");
         let partition = Partition::new(Arc::clone(&self.shared), id.clone(), topic_id, (index, log), config);
         self.insert(Arc::clone(&partition));
@@ -225,7 +238,8 @@ impl Partitions {
     pub(crate) fn delete(&self, partition: &Partition) -> anyhow::Result<()> {
         self.remove(partition);
         let Some(mut log) = partition.take_log() else { return Ok(()) };
-        self.forget_checkpoints(partition);
+        // A full disk must not keep it: the next partition of this name looks again.
+        let _ = self.forget_checkpoints(partition.directory(), partition.id());
         log.rename_for_deletion(Uuid::new_v4().as_u128())?;
         log.delete()?;
         info!(partition = %partition.id(), topic_id = %partition.topic_id(), "replica deleted");
@@ -240,7 +254,7 @@ impl Partitions {
     pub(crate) fn set_aside(&self, partition: &Partition, why: &str) -> anyhow::Result<()> {
         self.remove(partition);
         let Some(mut log) = partition.take_log() else { return Ok(()) };
-        self.forget_checkpoints(partition);
+        let _ = self.forget_checkpoints(partition.directory(), partition.id());
         let name: String = partition.id().to_string().chars().take(215).collect();
         let name = format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128());
         tracing::warn!(partition = %partition.id(), topic_id = %partition.topic_id(), name, why, "replica set aside");
@@ -248,9 +262,36 @@ impl Partitions {
         Ok(())
     }
 
-    fn forget_checkpoints(&self, partition: &Partition) {
-        let mut directory = self.directories[partition.directory()].opened.lock();
-        directory.checkpoints.remove(partition.id());
+    /// Opens the log of a partition that is on the disk but not in use: it could not be opened at the start.
+    fn open_left_out(
+        &self,
+        id: &TopicPartition,
+        topic_id: TopicId,
+    ) -> anyhow::Result<Option<Arc<Partition>>> {
+        for (index, directory) in self.directories.iter().enumerate() {
+            let path = directory.path.join(id.to_string());
+            if self.has_failed(index) || !path.exists() {
+                continue;
+            }
+            let Some(partition) = self.open_again(index, id, path.clone())? else { continue };
+            if partition.topic_id() != topic_id {
+                let found = partition.topic_id();
+                anyhow::bail!("{} holds topic id {found}, {topic_id} was asked for", path.display());
+            }
+            self.insert(Arc::clone(&partition));
+            return Ok(Some(partition));
+        }
+        Ok(None)
+    }
+
+    /// Removes a partition from the checkpoints of a directory, durably.
+    fn forget_checkpoints(&self, directory: usize, id: &TopicPartition) -> anyhow::Result<()> {
+        let checkpoints = &mut self.directories[directory].opened.lock().checkpoints;
+        checkpoints.remove(id);
+        checkpoints.write().inspect_err(|error| {
+            tracing::error!(partition = %id, %error, "the checkpoints still name a partition that is gone");
+        })?;
+        Ok(())
     }
 }
 
@@ -259,3 +300,6 @@ impl std::fmt::Debug for Partitions {
         f.write_str("Partitions")
     }
 }
+
+#[cfg(test)]
+mod tests;

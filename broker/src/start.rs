@@ -5,6 +5,7 @@ mod stop;
 mod tasks;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,7 +191,7 @@ fn open(
     let directories = open_directories(&config)?;
     // What cannot be opened is not used until the next start; an index into `log.dirs` is one of those that can.
     let config = BrokerConfig {
-        log_dirs: directories.iter().map(|directory| directory.path().to_owned()).collect(),
+        log_dirs: directories.0.iter().map(|directory| directory.path().to_owned()).collect(),
         ..config
     };
     let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
@@ -203,9 +204,9 @@ fn open(
     Ok((context, requests, loaded.unclean))
 }
 
-/// Opens the log directories, without those whose disk fails, as long as one is left.
-fn open_directories(config: &BrokerConfig) -> anyhow::Result<Vec<LogDirectory>> {
-    let mut directories = Vec::new();
+/// Opens the log directories; the second list names those whose disk fails. At least one can be opened.
+fn open_directories(config: &BrokerConfig) -> anyhow::Result<(Vec<LogDirectory>, Vec<PathBuf>)> {
+    let (mut directories, mut unopened) = (Vec::new(), Vec::new());
     let mut failure = None;
     for path in &config.log_dirs {
         match LogDirectory::open(path) {
@@ -213,6 +214,7 @@ fn open_directories(config: &BrokerConfig) -> anyhow::Result<Vec<LogDirectory>> 
             Err(DirectoryError::Storage(error)) => {
                 error!(directory = %path.display(), %error, "the log directory is offline: it cannot be opened");
                 failure = Some(error);
+                unopened.push(path.clone());
             }
             // Used or owned by somebody else: a mistake that only its operator can put right.
             Err(error) => return Err(error.into()),
@@ -220,7 +222,7 @@ fn open_directories(config: &BrokerConfig) -> anyhow::Result<Vec<LogDirectory>> 
     }
     match failure {
         Some(error) if directories.is_empty() => Err(error.into()),
-        _ => Ok(directories),
+        _ => Ok((directories, unopened)),
     }
 }
 

@@ -202,6 +202,14 @@ fn judge(context: &BrokerContext, order: LeaderAndIsr) -> Judged {
         );
         return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
     }
+    let may_be_out_of_reach = !order.is_new && !order.adding_replicas.contains(&context.shared.own);
+    if found.is_none() && may_be_out_of_reach && context.partitions.has_offline_directory() {
+        error!(
+            partition = %id, leader_epoch = %order.leader_epoch,
+            "the order is refused: the replica may be in a log directory that is offline (LOG-10)"
+        );
+        return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
+    }
     let partition = match found.map_or_else(|| context.partitions.get_or_create(id, order.topic_id), Ok) {
         Ok(partition) => partition,
         Err(reason) => {

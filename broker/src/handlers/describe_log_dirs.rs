@@ -2,6 +2,7 @@
 //!
 //! - Null topics mean all; a partition that this broker does not hold is left out.
 //! - v3 adds an error for the whole answer, v4 the size of the file system and what is left of it.
+//! - A directory that is offline, or could not be opened at the start, is named with KAFKA_STORAGE_ERROR.
 //! - Moving a replica between directories is not done here, so no copy is a future one.
 
 use std::collections::BTreeMap;
@@ -56,7 +57,9 @@ fn describe(
         }
         result(path, &sizes, version)
     });
-    described.collect()
+    let unopened = context.partitions.unopened().iter();
+    let unopened = unopened.map(|path| named(path).with_error_code(Rejection::KafkaStorageError.code()));
+    described.chain(unopened).collect()
 }
 
 fn is_asked_for(request: &DescribeLogDirsRequest, topic: &str, partition: i32) -> bool {

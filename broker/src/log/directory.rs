@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_mark_is_gone_as_soon_as_it_is_read() {
+    fn log_05_clean_mark_is_gone_as_soon_as_it_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let mut first = open(directory.path());
         assert!(!first.was_clean());
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_keep_partitions_nobody_mentions() {
+    fn hw_10_checkpoints_keep_partitions_nobody_mentions() {
         let directory = tempfile::tempdir().unwrap();
         let (a, b) = (TopicPartition::new("a", 0), TopicPartition::new("b", 1));
         let mut log_directory = open(directory.path());
@@ -454,10 +454,43 @@ mod tests {
     }
 
     #[test]
-    fn damaged_checkpoint_counts_as_empty() {
+    fn log_06_damaged_checkpoint_counts_as_empty() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("replication-offset-checkpoint"), "0\n5\nhalf").unwrap();
-        let log_directory = open(directory.path());
-        assert_eq!(log_directory.checkpoints.high_watermarks.get(&TopicPartition::new("half", 0)), None);
+        fs::create_dir(directory.path().join("t-0")).unwrap();
+        let good = "0\n2\nt 0 5\nu 0 7\n";
+        let t = TopicPartition::new("t", 0);
+        //   what the file holds, the offset of t-0 in it
+        let rows: [(&[u8], Option<i64>); 9] = [
+            (good.as_bytes(), Some(5)),
+            (b"", None),
+            (good.as_bytes().split_at(9).0, None),
+            (b"0\n5\nhalf", None),
+            (&[0xff, 0xfe, 0], None),
+            (b"0\n1\nt 0 -5\n", None),
+            (b"0\n1\nt 0 5\nu 0 7\n", None),
+            (b"0\n2\nt 0 5\nt 0 6\n", None),
+            (b"0\n1\n3 4\n", None),
+        ];
+        let names = [
+            "replication-offset-checkpoint",
+            "recovery-point-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "cleaner-offset-checkpoint",
+        ];
+        for (bytes, expected) in rows {
+            for name in names {
+                fs::write(directory.path().join(name), bytes).unwrap();
+            }
+            let opened = open(directory.path());
+            let Checkpoints { recovery_points, high_watermarks, log_starts, cleaner_offsets } =
+                &opened.checkpoints;
+            for checkpoint in [recovery_points, high_watermarks, log_starts, cleaner_offsets] {
+                assert_eq!(checkpoint.get(&t), expected, "{:?}", String::from_utf8_lossy(bytes));
+            }
+            let mode = opened.open_mode(&t);
+            let unknown = OpenMode::UNKNOWN;
+            assert_eq!(mode.recovery_point, expected.unwrap_or(unknown.recovery_point));
+            assert_eq!(mode.log_start_offset, expected.unwrap_or(unknown.log_start_offset));
+        }
     }
 }

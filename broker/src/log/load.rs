@@ -1,17 +1,5 @@
-//! Opening a log: what each file in its directory means (others are left alone), and which part is recovered.
-//!
-//! | found | done |
-//! |---|---|
-//! | `*.deleted`, `*.cleaned` | removed: the log had given it up; compaction had not finished writing it |
-//! | `*.swap` at or above the lowest `.cleaned` | removed: its set is incomplete, the originals stand |
-//! | other `*.swap` | completed: originals in its range removed, then renamed into place |
-//! | `.index`, `.timeindex`, `.txnindex` without `.log` | removed |
-//! | `.log` with an absent or damaged index | index rebuilt from the batches |
-//! | no `.log` at all | one empty segment at the log start |
-//! | a segment with offsets 2^31 or more above its base | split (LOG-03) |
-//! | not closed cleanly | segments from the recovery point on are scanned, cut at the first invalid batch; later ones go |
-//! | the next segment begins too high, not compacted, recovery point known | the end of an unflushed segment is lost; later segments go |
-//! | log end below the log start | everything removed, empty log at the log start (LOG-19) |
+//! Opening a log: what each file in its directory means (others are left alone), and which part is recovered. The decision
+//! table stands at [`PartitionLog::open`]; its labels stand in the code where a row is carried out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -65,7 +53,8 @@ impl OpenMode {
 }
 
 impl PartitionLog {
-    /// Creates an empty log in a new (or empty) directory, durably, with its topic id in `partition.metadata`.
+    /// Creates an empty log in a new (or empty) directory, durably, with its topic id in `partition.metadata`. Records of
+    /// the same topic that are there already are recovered.
     pub fn create(
         directory: &Path,
         topic_id: Option<Uuid>,
@@ -84,6 +73,13 @@ impl PartitionLog {
                     });
                 }
                 Some(_) => {}
+                None if !Listing::of(directory)?.logs.is_empty() => {
+                    return Err(LogError::Damaged {
+                        path: directory.to_owned(),
+                        reason: "it holds records of a topic whose id is not known (no partition.metadata)"
+                            .to_owned(),
+                    });
+                }
                 None => write_atomically(&path, metadata::encode_topic_id(topic_id).as_bytes())?,
             }
         }
@@ -95,8 +91,38 @@ impl PartitionLog {
         Ok(log)
     }
 
-    /// Opens the log in an existing directory, recovering it as far as `mode` makes necessary. Opening twice gives
-    /// the same log (L1).
+    /// Opens the log in an existing directory, recovering it as far as `mode` makes necessary. Opening twice gives the
+    /// same log (L1). Decisions, those about whole directories included:
+    ///
+    /// | row | found | done |
+    /// |---|---|---|
+    /// | A1 | the log directory's clean mark | removed as soon as it is read (LOG-05); its logs are opened `clean` |
+    /// | A2 | a directory `*-delete` | removed |
+    /// | A3 | a directory `*-stray` | kept for `stray.retention.ms` (D6) |
+    /// | A4 | a directory `*-future`, or of no partition's name | left alone |
+    /// | A5 | no topic id, or another than the one asked for | left alone, nothing is served from it (M11) |
+    /// | A6 | the boot id changed, or the log ends below its checkpointed high watermark or recovery point | unclean: leaves the ISR |
+    /// | F1 | a file of another name | left alone |
+    /// | F2 | `*.deleted` | removed: the log had given it up |
+    /// | F3 | `*.cleaned` | removed: compaction had not finished writing it |
+    /// | F4 | `*.swap` at or above the lowest `.cleaned` | removed: its set is incomplete, the originals stand |
+    /// | F5 | other `*.swap` | completed: originals in its range removed, then renamed into place |
+    /// | F6 | `.index`, `.timeindex`, `.txnindex` without `.log` | removed |
+    /// | S1 | no `.log` at all | one empty segment at the log start |
+    /// | S2 | a `.log` of no bytes | a segment without records: its base may be the log end |
+    /// | S3 | `.log` with an absent or damaged index | index rebuilt from the batches |
+    /// | S4 | offsets 2^31 or more above the segment's base | split (LOG-03) |
+    /// | S5 | opened `clean`, or below the recovery point | not scanned: ends with its last index entry and what follows |
+    /// | S6 | not clean, from the recovery point on | every batch is scanned |
+    /// | S7 | in S6, torn bytes at the end or a wrong CRC anywhere | cut before the first invalid batch |
+    /// | S8 | in S6, the next segment begins above the end; not compacted, recovery point known | the end is lost, as after S7 |
+    /// | S9 | a segment after S7 or S8 | removed: its records would leave a hole |
+    /// | E1 | `leader-epoch-checkpoint` absent or damaged | rebuilt from the batch headers (LOG-06) |
+    /// | E2 | it goes beyond the log's ends | cut there; an epoch that begins at the end stays (HW-06) |
+    /// | P1 | a `.snapshot` above the log end, or at no segment's base and not the latest | removed |
+    /// | P2 | the latest snapshot is damaged | removed, the one before is used; without any, the batches |
+    /// | O1 | log end below the log start | everything removed, empty log at the log start (LOG-19) |
+    /// | O2 | recovery point above the log end | lowered to it |
     pub fn open(directory: &Path, config: LogConfig, mode: OpenMode, now_ms: i64) -> Result<Self, LogError> {
         Self::open_counting(directory, config, mode, now_ms, &AtomicU64::new(0))
     }
@@ -113,6 +139,7 @@ impl PartitionLog {
         let lowered = read_if_present(&directory.join(LOWERED_RECOVERY_POINT))?;
         let overstated_recovery_point = lowered.is_some().then_some(mode.recovery_point);
         let mode = mode.lowered_to(lowered.as_deref());
+        // F1 to F6.
         settle_interrupted_operations(directory)?;
         let found = Listing::of(directory)?;
         let mut log = Self {
@@ -139,19 +166,21 @@ impl PartitionLog {
             cleaned: CleanedOffset::default(),
             stopped: None,
         };
+        // E1; S1 to S9; O1, O2.
         let epochs_known = log.load_epochs()?;
         log.load_segments(&found.logs, mode, now_ms, scanned)?;
         log.settle_offsets(mode, now_ms)?;
         if !epochs_known {
             log.rebuild_epochs()?;
         }
-        // An epoch that began exactly at the end, without records, is kept: its leader recorded it (HW-06).
+        // E2. An epoch that began exactly at the end, without records, is kept: its leader recorded it (HW-06).
         let end_changed = log.epochs.truncate_from_end(log.log_end_offset + 1);
         let start_changed = log.epochs.truncate_from_start(log.log_start_offset);
         let rebuilt = !epochs_known && !log.epochs.entries().is_empty();
         if end_changed || start_changed || rebuilt {
             log.write_epochs()?;
         }
+        // P1, P2.
         let end = log.log_end_offset;
         log.remove_snapshots(|offset| offset > end)?;
         log.rebuild_producers()?;
@@ -199,14 +228,19 @@ impl PartitionLog {
         let (mut cut, mut producers) = (false, None);
         while let Some(base) = waiting.pop_front() {
             if cut {
+                // S9.
                 self.remove_unreachable(base)?;
                 continue;
             }
+            // S4.
             if waiting.front().is_some_and(|next| next - base > RELATIVE_OFFSET_MAX + 1) {
                 self.split_off(base, &mut waiting)?;
             }
-            let (mut segment, sound) = Segment::open(&self.directory, base, &self.config, !mode.clean)?;
             let unflushed = !mode.clean && base >= unflushed_base;
+            let (mut segment, sound) = Segment::open(&self.directory, base, &self.config, !mode.clean)?;
+            let next = waiting.front().copied();
+            let sound = sound && (unflushed || segment.has_plausible_times(next)?);
+            // S3, S6, S7; else S5.
             if !sound || unflushed {
                 if !sound && !unflushed {
                     warn!(directory = %self.directory.display(), segment = base, "index absent or damaged; rebuilding");
@@ -222,6 +256,7 @@ impl PartitionLog {
                 }
                 cut = recovery == Recovery::Cut;
             }
+            // S8.
             if unflushed
                 && mode.recovery_point >= 0
                 && let Some(next) = waiting.front()
@@ -230,6 +265,7 @@ impl PartitionLog {
             }
             self.segments.insert(base, segment);
         }
+        // S1.
         if self.segments.is_empty() {
             self.add_empty_segment(self.log_start_offset, now_ms)?;
         }
@@ -283,6 +319,7 @@ impl PartitionLog {
             (first, last.unwrap_or(first))
         };
         self.log_end_offset = last_end;
+        // O1.
         if last_end < mode.log_start_offset {
             warn!(directory = %self.directory.display(), log_end = last_end, log_start = mode.log_start_offset,
                 "the log ends below its start; starting empty at the log start");
@@ -290,6 +327,7 @@ impl PartitionLog {
             self.active().created_ms = now_ms;
         }
         self.log_start_offset = mode.log_start_offset.max(first_base);
+        // O2.
         self.recovery_point = self.recovery_point.min(self.log_end_offset);
         self.high_watermark = self.log_start_offset;
         Ok(())
@@ -309,11 +347,12 @@ pub fn bytes_to_recover(directory: &Path, mode: OpenMode) -> Result<u64, Storage
     }
     let lowered = read_if_present(&directory.join(LOWERED_RECOVERY_POINT))?;
     let recovery_point = mode.lowered_to(lowered.as_deref()).recovery_point;
-    let mut logs = files_of(directory)?;
-    logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
-    let bases: Vec<i64> = logs.iter().map(|path| offset_of(path).unwrap_or(0)).collect();
-    let unflushed = logs.iter().skip(first_unflushed(&bases, recovery_point));
-    unflushed.map(|path| Ok(fs::metadata(path).storage("look at", path)?.len())).sum()
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let bases: Vec<i64> =
+        files_of(directory)?.iter().filter(|path| is_log(path)).filter_map(|path| offset_of(path)).collect();
+    let unflushed = bases.iter().skip(first_unflushed(&bases, recovery_point));
+    let paths = unflushed.map(|base| file_path(directory, *base, LOG_SUFFIX));
+    paths.map(|path| Ok(fs::metadata(&path).storage("look at", &path)?.len())).sum()
 }
 
 /// Completes or undoes what compaction and deletion were doing when the broker stopped (see the table above).
@@ -322,6 +361,7 @@ fn settle_interrupted_operations(directory: &Path) -> Result<(), LogError> {
     let mut swaps = Vec::new();
     for path in files_of(directory)? {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        // F2.
         if name.ends_with(DELETED_SUFFIX) {
             remove_if_present(&path)?;
         } else if name.ends_with(CLEANED_SUFFIX) {
@@ -333,6 +373,7 @@ fn settle_interrupted_operations(directory: &Path) -> Result<(), LogError> {
     let lowest_cleaned = cleaned.iter().filter_map(|path| offset_of(path)).min().unwrap_or(i64::MAX);
     let (complete, incomplete): (Vec<_>, Vec<_>) =
         swaps.into_iter().partition(|path| offset_of(path).is_some_and(|base| base < lowest_cleaned));
+    // F4.
     if !incomplete.is_empty() {
         for path in incomplete {
             info!(path = %path.display(), "removing an incomplete compaction result; the originals stand");
@@ -341,10 +382,12 @@ fn settle_interrupted_operations(directory: &Path) -> Result<(), LogError> {
         // Without the `.cleaned` files, which go next, they would look complete.
         sync_directory(directory)?;
     }
+    // F3.
     for path in cleaned {
         info!(path = %path.display(), "removing the output of an interrupted compaction");
         remove_if_present(&path)?;
     }
+    // F5.
     complete_swaps(directory, &complete)
 }
 
@@ -440,6 +483,7 @@ impl Listing {
                 _ => {}
             }
         }
+        // F6.
         for (offset, path) in indexes {
             if listing.logs.binary_search(&offset).is_err() {
                 warn!(path = %path.display(), "removing an index without its log");

@@ -89,6 +89,7 @@ impl Partitions {
                         bytes += bytes_to_recover(&path, opened.open_mode(&partition)).unwrap_or(0);
                         jobs.push_back(Job { directory: index, partition, path });
                     }
+                    // A2; A3, A4.
                     FoundDirectory::ToDelete { path } => remove(&path),
                     FoundDirectory::Stray { .. } | FoundDirectory::Future { .. } => {}
                 }
@@ -132,9 +133,11 @@ impl Partitions {
         let mut log =
             PartitionLog::open_counting(&job.path, config.log.clone(), mode, wall_clock_ms(), scanned)?;
         let Some(topic_id) = log.topic_id() else {
+            // A5.
             warn!(path = %job.path.display(), "a partition directory without topic id is left alone");
             return Ok(None);
         };
+        // A6.
         let known = checkpointed.unwrap_or(0).max(mode.recovery_point);
         let clean = known <= log.log_end_offset();
         if !clean {
@@ -143,12 +146,24 @@ impl Partitions {
                 "the log lost records that were known to be in it: this replica leaves the ISR before it joins again"
             );
         }
-        log.update_high_watermark(checkpointed.unwrap_or(0));
+        log.restore_high_watermark(checkpointed.unwrap_or(0))?;
         log.restore_cleaned_offset(cleaned)?;
         let id = job.partition.clone();
         let home = (job.directory, log);
         let partition = Partition::new(Arc::clone(&self.shared), id, TopicId(topic_id), home, config);
         Ok(Some((partition, clean)))
+    }
+
+    /// As at a start; `None` when the directory does not say which topic it is of.
+    pub(super) fn open_again(
+        &self,
+        directory: usize,
+        partition: &TopicPartition,
+        path: PathBuf,
+    ) -> anyhow::Result<Option<Arc<Partition>>> {
+        let counters = DirectoryCounters::new(&path, 1, 0);
+        let job = Job { directory, partition: partition.clone(), path };
+        Ok(self.open_log(&job, &counters)?.map(|(partition, _)| partition))
     }
 
     /// Closes every log, several at a time, and marks the directories as left in order. Waits for the disk. Nothing is
