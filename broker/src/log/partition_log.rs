@@ -479,6 +479,12 @@ impl PartitionLog {
         self.producers.note_high_watermark(self.high_watermark);
     }
 
+    /// As [`PartitionLog::update_high_watermark`], with what a checkpoint says after the log was opened.
+    pub fn restore_high_watermark(&mut self, checkpointed: i64) -> Result<(), LogError> {
+        self.update_high_watermark(checkpointed);
+        self.find_unreplicated_transactions()
+    }
+
     /// min(high watermark, first offset of an undecided transaction) (T3).
     pub fn last_stable_offset(&self) -> i64 {
         let unstable = self.producers.first_unstable_offset().unwrap_or(i64::MAX);

@@ -303,6 +303,17 @@ impl ProducerStates {
         }
     }
 
+    /// Whether a producer is known that ended a transaction here.
+    pub(crate) fn knows_markers(&self) -> bool {
+        self.producers.values().any(|entry| entry.coordinator_epoch >= 0)
+    }
+
+    /// Takes from another state of the same log the decided transactions whose marker is not below the high watermark.
+    pub(crate) fn adopt_unreplicated(&mut self, other: &Self, high_watermark: i64) {
+        self.unreplicated.extend(&other.unreplicated);
+        self.note_high_watermark(high_watermark);
+    }
+
     /// First offset of a transaction that is open, or whose marker is not below the high watermark.
     pub(crate) fn first_unstable_offset(&self) -> Option<i64> {
         let open = self.open.first_key_value().map(|(offset, _)| *offset);

@@ -105,9 +105,29 @@ impl PartitionLog {
         Ok(())
     }
 
+    /// Finds the transactions again whose marker is not below the high watermark, if the producer state began with a
+    /// snapshot above it: a snapshot tells of open transactions only, and these would count as decided (T3). Reads the
+    /// batches from an earlier snapshot on, and nothing in a log where no producer ever ended a transaction.
+    pub(crate) fn find_unreplicated_transactions(&mut self) -> Result<(), LogError> {
+        let (high_watermark, end) = (self.high_watermark, self.log_end_offset);
+        let covered = self.snapshots.range(..=end).next_back().is_none_or(|latest| *latest <= high_watermark);
+        if covered || !self.producers.knows_markers() {
+            return Ok(());
+        }
+        let before = self.latest_snapshot(high_watermark)?;
+        let replayed = self.replay(before, end)?;
+        self.producers.adopt_unreplicated(&replayed, high_watermark);
+        Ok(())
+    }
+
     /// Producer state as of `end`, from the loaded segments.
     fn producers_at(&mut self, end: i64) -> Result<ProducerStates, LogError> {
-        let mut producers = self.latest_snapshot(end)?;
+        let latest = self.latest_snapshot(end)?;
+        self.replay(latest, end)
+    }
+
+    /// `producers` and the batches from there to `end`.
+    fn replay(&self, mut producers: ProducerStates, end: i64) -> Result<ProducerStates, LogError> {
         let from = producers.end_offset;
         if from >= end {
             return Ok(producers);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::error::{LogError, StorageError};
 use super::files::{remove_if_present, sync_directory};
@@ -59,6 +59,7 @@ impl PartitionLog {
         self.remove_snapshots(|offset| offset > new_end)?;
         sync_directory(&self.directory)?;
         self.rebuild_producers()?;
+        self.find_unreplicated_transactions()?;
         if self.active().read_next_offset()? < new_end {
             // The cut is in a gap that compaction left: without a segment there a restart would end the log lower and
             // use offsets again.
@@ -105,8 +106,14 @@ impl PartitionLog {
         }
         self.log_start_offset = offset;
         self.high_watermark = self.high_watermark.max(offset);
-        if self.epochs.truncate_from_start(offset) {
-            self.write_epochs()?;
+        if self.epochs.truncate_from_start(offset)
+            && let Err(error) = self.write_epochs()
+        {
+            // A start cuts the history again. Deleting records must be possible on a full disk: it frees space (LOG-13).
+            if error.source.kind() != std::io::ErrorKind::StorageFull {
+                return Err(error.into());
+            }
+            warn!(%error, "the epoch history on disk begins earlier than the log");
         }
         Ok(())
     }

@@ -141,7 +141,7 @@ impl TestLog {
         }
         let mut log = open(&path, config);
         log.restore_cleaned_offset(Some(cleaned)).unwrap();
-        log.update_high_watermark(high_watermark);
+        log.restore_high_watermark(high_watermark).unwrap();
         Self { directory, log }
     }
 }
