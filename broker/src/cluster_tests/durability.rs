@@ -73,3 +73,31 @@ async fn a_failed_sync_acknowledges_nothing_and_takes_the_replica_offline() {
     let refused = world.partition(1).append(batch(&BatchSpec::default()), Acks::Leader, 1_000).unwrap_err();
     assert_eq!(refused.rejection, Rejection::KafkaStorageError);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_followers_sync_holds_up_nobody_and_is_waited_for() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    // The first record of an epoch syncs the epoch's start, too.
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    world.partition(2).with_log(|log| {
+        let mut config = log.config().clone();
+        config.flush_messages = 1;
+        log.set_config(config);
+    });
+    let disk = Disk::watch(&world.directories.path().join("2").join("t-0"));
+    disk.hold(true);
+    let appended = world.partition(1).append(batch(&BatchSpec::default()), Acks::All, 1_000).unwrap();
+    let mut committed = appended.committed.expect("the followers are not asked yet");
+    eventually("2 syncs", async || disk.waiting() == 1).await;
+    eventually("3 has the record", async || world.partition(3).status().log_end_offset == 2).await;
+    // The partition is free meanwhile, and its leader does not count what is not synced.
+    assert_eq!(world.partition(2).status().log_end_offset, 2);
+    assert!((&mut committed).now_or_never().is_none(), "acknowledged before the follower's sync");
+    assert_eq!(world.partition(1).status().high_watermark, 1);
+    disk.hold(false);
+    tokio::time::timeout(Duration::from_secs(20), committed).await.expect("synced in time").unwrap();
+    assert_eq!(world.partition(2).with_log(|log| log.recovery_point()), Some(2));
+}

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
 use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
 use kafka_protocol::messages::list_offsets_request::{
@@ -236,14 +237,18 @@ impl Fetcher {
             .into_iter()
             .map(|question| ((question.partition.topic_id(), question.partition.id().partition), question))
             .collect();
+        let mut syncs = Vec::new();
         for topic in answer.responses {
             let topic_id = TopicId(topic.topic_id);
             for data in topic.partitions {
                 if let Some(question) = asked.remove(&(topic_id, data.partition_index)) {
                     self.apply_one(peer, &question, data).await;
+                    syncs.extend(question.partition.wait_for_due_flush(wall_clock_ms()));
                 }
             }
         }
+        // A sync that fails takes its partition offline by itself.
+        join_all(syncs).await;
     }
 
     async fn apply_one(&self, peer: &Peer, question: &Question, data: PartitionData) {

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use zurau_common::rejection::Rejection;
 
-use super::{CommitWaiter, Inner, Partition, Wakes};
+use super::{CommitWait, CommitWaiter, Inner, Partition, Wakes};
 use crate::log::{FlushPlan, StorageError};
 use crate::shared::wall_clock_ms;
 use crate::waiters::OffsetWaiters;
@@ -37,6 +37,16 @@ impl Partition {
         receiver
     }
 
+    /// For a follower, after it appended: waits for the sync that `flush.messages` or `flush.ms` ask for, if they do. What
+    /// it fetches next tells the leader that it has everything before, as durably as the topic wants.
+    pub(crate) fn wait_for_due_flush(self: &Arc<Self>, now_ms: i64) -> Option<CommitWait> {
+        self.step(|inner, wakes| {
+            let log = inner.log.as_ref().filter(|log| log.flush_due(now_ms))?;
+            let end = log.log_end_offset();
+            Some(CommitWait::of_sync(self.wait_for_flush(inner, wakes, end)))
+        })
+    }
+
     /// Syncs until nobody waits any more: on a thread that may wait for the disk, if there is a runtime.
     pub(super) fn start_flushing(self: Arc<Self>) {
         match Handle::try_current() {
@@ -59,7 +69,7 @@ impl Partition {
                     plan
                 }
                 Err(error) => {
-                    self.fail(inner, wakes, &error);
+                    self.fail_by(inner, wakes, error);
                     None
                 }
             }
@@ -101,7 +111,7 @@ impl Partition {
                 let durable = inner.flushing.waiting.release(log.recovery_point());
                 wakes.commits.extend(durable.into_iter().map(|waiter| (waiter, Ok(()))));
             }
-            Err(error) => self.fail(inner, wakes, &error),
+            Err(error) => self.fail_by(inner, wakes, error),
         }
     }
 
@@ -118,7 +128,7 @@ impl Partition {
                 let durable = inner.flushing.waiting.drain();
                 wakes.commits.extend(durable.into_iter().map(|waiter| (waiter, Ok(()))));
             }
-            Err(error) => self.fail(inner, wakes, &error),
+            Err(error) => self.fail_by(inner, wakes, error),
         }
         inner.flushing.running = false;
         None

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
-use crate::log::{AppendError, LogError, PartitionLog};
+use crate::log::{AppendError, LogError, PartitionLog, StorageError};
 use crate::replica::follower::{
     EpochEndOffset, FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision,
 };
@@ -59,9 +59,12 @@ impl Partition {
         records: &Bytes,
         now_ms: i64,
     ) -> FetchStep {
-        self.step(|inner, wakes| {
+        let is_full = self.shared.is_exhausted(self.directory) && !records.is_empty();
+        let nothing = Bytes::new();
+        let step = self.step(|inner, wakes| {
             let Some(current) = position(inner) else { return FetchStep::Stop };
             let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
+            let records = if is_full { &nothing } else { records };
             let own_end_of = |epoch| {
                 let end = log.end_offset_for_epoch(epoch);
                 EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset }
@@ -76,7 +79,12 @@ impl Partition {
                 FollowerAction::Ignore => return FetchStep::Continue,
             };
             self.conclude(inner, wakes, applied)
-        })
+        });
+        // Records are not taken below the hard mark; high watermark and log start are, since deletion goes on (D17).
+        match step {
+            FetchStep::Continue if is_full => FetchStep::BackOff(Rejection::KafkaStorageError),
+            step => step,
+        }
     }
 
     /// Applies the leader's log start, asked for because it does not hold this follower's offset.
@@ -130,6 +138,11 @@ impl Partition {
                 self.fail(inner, wakes, &reason);
                 FetchStep::Stop
             }
+            Err(Failure::Storage(error)) => {
+                warn!(partition = %self.id, %error, "fetched records were not appended; trying again");
+                self.report(error);
+                FetchStep::BackOff(Rejection::KafkaStorageError)
+            }
             Err(Failure::Refused(reason)) => {
                 warn!(partition = %self.id, %reason, "fetched records were not appended; trying again");
                 FetchStep::BackOff(Rejection::CorruptMessage)
@@ -142,13 +155,14 @@ impl Partition {
 enum Failure {
     /// This log is of no more use.
     Stopped(String),
+    Storage(StorageError),
     Refused(String),
 }
 
 impl From<LogError> for Failure {
     fn from(error: LogError) -> Self {
         match error {
-            LogError::Storage(error) => Self::Refused(error.to_string()),
+            LogError::Storage(error) => Self::Storage(error),
             other => Self::Stopped(other.to_string()),
         }
     }
@@ -158,6 +172,7 @@ impl From<AppendError> for Failure {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Stopped(reason) => Self::Stopped(reason),
+            AppendError::Storage(error) => Self::Storage(error),
             other => Self::Refused(other.to_string()),
         }
     }
@@ -171,9 +186,6 @@ fn append_fetched(
 ) -> Result<(), Failure> {
     if !records.is_empty() {
         log.append_as_follower(records, now_ms)?;
-        if log.flush_due(now_ms) {
-            log.flush()?;
-        }
     }
     let high_watermark = high_watermark.min(log.log_end_offset());
     if log.high_watermark() < high_watermark {
