@@ -1,5 +1,6 @@
 //! What a log directory's free space means (D17): below the soft mark producers are slowed down, below the hard mark they
-//! are refused. Everything else goes on, above all what frees space. Pure.
+//! are refused, and followers take no more records (they leave the ISR by their lag). Everything else goes on, above all
+//! what frees space, and the coordinators' own records: the ends of transactions, the deletion of groups. Pure.
 
 use std::time::Duration;
 

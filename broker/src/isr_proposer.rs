@@ -117,6 +117,11 @@ impl Proposer {
                     resign(&zookeeper, &[partition]).await;
                 }
             }
+            PartitionRequest::DiskError { directory, error } => {
+                let context = Arc::clone(&self.context);
+                // Not waited for: it waits for partitions, and they may wait for the disk.
+                drop(tokio::task::spawn_blocking(move || context.partitions.note_error(directory, &error)));
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPart
 use zurau_common::rejection::Rejection;
 
 use crate::fetch_waiter::{FetchWaiter, WaiterList};
-use crate::log::{LogConfig, PartitionLog};
+use crate::log::{LogConfig, LogError, PartitionLog, StorageError};
 use crate::replica::leader::{LeaderRules, LogEnds};
 use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
@@ -35,9 +35,7 @@ use crate::waiters::OffsetWaiters;
 use delete::DeletionWaiter;
 use flush::Flushing;
 
-#[cfg(test)]
-pub(crate) use append::CommitWait;
-pub(crate) use append::{Acks, Appended, ProduceRejection};
+pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
 pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
 #[cfg(test)]
@@ -340,6 +338,23 @@ impl Partition {
         let unsynced = inner.flushing.waiting.drain();
         wakes.commits.extend(unsynced.into_iter().map(|waiter| (waiter, Err(Rejection::KafkaStorageError))));
         self.leave_roles(inner, wakes, Some(Rejection::KafkaStorageError));
+    }
+}
+
+impl Partition {
+    /// As [`Partition::fail`], after an error of the log.
+    fn fail_by(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes, error: LogError) {
+        self.fail(inner, wakes, &error);
+        if let LogError::Storage(error) = error {
+            self.report(error);
+        }
+    }
+
+    /// A disk operation failed: whoever owns the log directory judges whether it has to go offline.
+    pub(crate) fn report(&self, error: StorageError) {
+        if error.is_disk_failure() {
+            self.shared.request(PartitionRequest::DiskError { directory: self.directory, error });
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What every partition of a broker shares: who the broker is, its clock, its lease, and the queue of work that a
 //! partition hands to the control plane.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::zk::lease::Lease;
 
+use crate::log::StorageError;
 use crate::partition::Partition;
 
 /// What a partition cannot do itself, because it needs the network or ZooKeeper.
@@ -19,6 +21,8 @@ pub(crate) enum PartitionRequest {
     StoreIsr(Arc<Partition>),
     /// The disk failed: leadership must be given back.
     Resign(Arc<Partition>),
+    /// A disk operation failed in a log directory, named by its index in `log.dirs`: it may have to go offline.
+    DiskError { directory: usize, error: StorageError },
 }
 
 /// Settings of replication that hold for all partitions. Times in milliseconds.
@@ -38,7 +42,9 @@ pub(crate) struct Shared {
     started: Instant,
     broker_epoch: AtomicI64,
     lease: RwLock<Option<Lease>>,
-    /// Unbounded, but holds a partition at most once for each open proposal.
+    /// Log directories with less space than the hard mark (D17), by their index in `log.dirs`.
+    exhausted: RwLock<BTreeSet<usize>>,
+    /// Unbounded, but holds a partition at most once for each open proposal, and errors only until their disk is offline.
     requests: mpsc::UnboundedSender<PartitionRequest>,
 }
 
@@ -54,6 +60,7 @@ impl Shared {
             started: Instant::now(),
             broker_epoch: AtomicI64::new(-1),
             lease: RwLock::new(None),
+            exhausted: RwLock::default(),
             requests,
         };
         (Arc::new(shared), receiver)
@@ -88,6 +95,19 @@ impl Shared {
 
     pub(crate) fn holds_lease(&self) -> bool {
         self.lease.read().as_ref().is_some_and(Lease::is_held)
+    }
+
+    pub(crate) fn set_exhausted(&self, directory: usize, is_exhausted: bool) {
+        let mut exhausted = self.exhausted.write();
+        if is_exhausted {
+            exhausted.insert(directory);
+        } else {
+            exhausted.remove(&directory);
+        }
+    }
+
+    pub(crate) fn is_exhausted(&self, directory: usize) -> bool {
+        self.exhausted.read().contains(&directory)
     }
 
     pub(crate) fn request(&self, request: PartitionRequest) {

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use zurau_common::id::{TopicId, TopicPartition};
+use kafka_protocol::messages::DescribeLogDirsRequest;
+use zurau_common::id::{LeaderEpoch, TopicId, TopicPartition};
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::znode::Znode;
 
@@ -12,7 +13,7 @@ use super::world::{World, eventually, id};
 use crate::Broker;
 use crate::log::Disk;
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::partition::Acks;
+use crate::partition::{Acks, Isolation, ReadRequest, Reader};
 use crate::partitions::space_marks;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -44,12 +45,21 @@ async fn a_full_disk_slows_producers_down_and_then_refuses_them() {
             assert!(throttle <= started.elapsed(), "{name}: the answer was held back");
         }
     }
+    // Without an answer the connection is not read for so long; here the error of another partition closes it then.
+    let half = Duration::from_millis(400);
+    partitions.set_free_space((marks.soft_bytes + marks.hard_bytes) / 2);
+    partitions.check_space(marks);
+    let started = Instant::now();
+    let mut silent = produce("t", 0, records());
+    silent.topic_data.extend(produce("nothing", 0, records()).topic_data);
+    assert!(producer.call(9, &silent).await.is_err());
+    assert!(half < started.elapsed(), "closed after {:?}", started.elapsed());
     // Everything but producing goes on.
     partitions.set_free_space(0);
     partitions.check_space(marks);
-    world.agree(6).await;
+    world.agree(7).await;
     let deleted = world.partition(1).delete_records(-1).unwrap();
-    assert_eq!(tokio::time::timeout(DEADLINE, deleted).await.unwrap(), Ok(6));
+    assert_eq!(tokio::time::timeout(DEADLINE, deleted).await.unwrap(), Ok(7));
 }
 
 /// Broker 1 again, on two directories; the first one is the one that it had.
@@ -74,7 +84,7 @@ async fn start_on_two(world: &mut World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_directory_goes_offline_alone() {
+async fn log_10_a_failed_directory_goes_offline_alone() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -123,14 +133,14 @@ async fn a_failed_directory_goes_offline_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_starts_without_a_directory_that_cannot_be_opened() {
+async fn log_10_a_broker_starts_without_a_directory_that_cannot_be_opened() {
     let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
     start_on_two(&mut world).await;
     let id = TopicPartition::new("u", 0);
     let topic_id = TopicId(uuid::Uuid::from_u128(5));
-    // The first is the first choice while both are empty.
     let partitions = &world.broker(1).parts.context.partitions;
-    partitions.get_or_create(&TopicPartition::new("first", 0), topic_id).unwrap();
     assert_eq!(partitions.get_or_create(&id, topic_id).unwrap().directory(), 1);
     drop(world.brokers[0].take());
     let path = world.directories.path().join("1");
@@ -138,6 +148,84 @@ async fn a_broker_starts_without_a_directory_that_cannot_be_opened() {
     std::fs::write(&path, b"a file where the directory was").unwrap();
     start_on_two(&mut world).await;
     let partitions = &world.broker(1).parts.context.partitions;
-    assert!(partitions.get("first", 0).is_none());
+    assert!(partitions.get("t", 0).is_none());
     assert!(partitions.get("u", 0).is_some());
+    // Its replica is out of reach, not new: no second copy is made on the other disk.
+    let order = world.order(2, 1).await;
+    assert_eq!(world.send(1, &order).await, Err(Rejection::KafkaStorageError));
+    let client = connect(&world, 1).await;
+    let described = client.call(1, &DescribeLogDirsRequest::default().with_topics(None)).await.unwrap();
+    let codes: Vec<_> =
+        described.results.iter().map(|result| (result.log_dir.ends_with("/1b"), result.error_code)).collect();
+    assert_eq!(codes, [(true, 0), (false, Rejection::KafkaStorageError.code())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_fail_take_the_directory_offline_and_damaged_records_do_not() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    start_on_two(&mut world).await;
+    world.elect(1, 1).await;
+    world.send_to_all(1, 1).await;
+    world.produce(1, b'b', Acks::All).await;
+    let directory = world.directories.path().join("1");
+    let log = directory.join("t-0/00000000000000000000.log");
+    let good = std::fs::read(&log).unwrap();
+    let mut damaged = good.clone();
+    damaged[16] = 9;
+    std::fs::write(&log, damaged).unwrap();
+    let read = |world: &World| {
+        let partition = world.partition(1);
+        let request = ReadRequest {
+            offset: 0,
+            max_bytes: 1 << 20,
+            minimum_one_batch: true,
+            current_leader_epoch: LeaderEpoch::UNKNOWN,
+            last_fetched_epoch: LeaderEpoch::UNKNOWN,
+            log_start: -1,
+            reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
+        };
+        let answer = partition.read(&request)?;
+        answer.plan.read().map_err(|error| partition.refuse_read(error))
+    };
+    assert_eq!(read(&world), Err(Rejection::KafkaStorageError));
+    std::fs::write(&log, good).unwrap();
+    assert!(read(&world).is_ok(), "the damage was the partition's own matter");
+    assert!(!world.broker(1).parts.context.partitions.has_failed(0));
+
+    let disk = Disk::watch(&directory);
+    disk.break_reads();
+    assert_eq!(read(&world), Err(Rejection::KafkaStorageError));
+    eventually("the directory goes offline", async || world.broker(1).parts.context.partitions.has_failed(0))
+        .await;
+    assert_eq!(world.partition(1).status().role, "offline");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_below_the_hard_mark_takes_no_records_but_deletes_some() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let follower = &world.broker(2).parts.context.partitions;
+    let marks = space_marks(&world.broker(2).parts.context.config.settings);
+    follower.set_free_space(marks.hard_bytes - 1);
+    follower.check_space(marks);
+    // The fetch under way may still bring one.
+    world.produce(1, b'b', Acks::Leader).await;
+    let ends = || [1, 2, 3].map(|number| world.partition(number).status().log_end_offset);
+    eventually("3 follows", async || ends()[2] == 2).await;
+    world.produce(1, b'c', Acks::Leader).await;
+    eventually("3 follows", async || ends()[2] == 3).await;
+    let held_back = ends()[1];
+    assert!(held_back < 3, "{:?}", ends());
+    let _deletion = world.partition(1).delete_records(1).unwrap();
+    eventually("2 deletes", async || world.partition(2).status().log_start_offset == 1).await;
+    assert_eq!(ends()[1], held_back);
+    follower.set_free_space(u64::MAX);
+    follower.check_space(marks);
+    eventually("2 goes on", async || ends() == [3, 3, 3]).await;
 }

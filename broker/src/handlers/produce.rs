@@ -88,6 +88,8 @@ struct Written {
 
 async fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
     let outcomes = append_all(call, request, Acks::None).await;
+    // There is no answer to hold back: the connection is not read meanwhile.
+    tokio::time::sleep(throttle(&outcomes)).await;
     let failed = outcomes.iter().find_map(|outcome| {
         let rejection = outcome.result.as_ref().err()?.rejection;
         Some(format!("produce with acks=0 to {}-{} failed: {rejection}", outcome.topic, outcome.partition))

@@ -18,6 +18,24 @@ pub struct StorageError {
     pub source: io::Error,
 }
 
+impl StorageError {
+    /// Whether the disk is of no more use: not when it is full, when this process has too many files open, when stored
+    /// bytes are damaged (no error of the system then), or when a file that is read was removed by hand.
+    pub fn is_disk_failure(&self) -> bool {
+        const PASSING: [rustix::io::Errno; 5] = [
+            rustix::io::Errno::NOSPC,
+            rustix::io::Errno::DQUOT,
+            rustix::io::Errno::MFILE,
+            rustix::io::Errno::NFILE,
+            rustix::io::Errno::NOMEM,
+        ];
+        let Some(code) = self.source.raw_os_error() else { return false };
+        let is_reading = matches!(self.action, "read" | "open" | "look at");
+        let is_gone = code == rustix::io::Errno::NOENT.raw_os_error();
+        !(PASSING.iter().any(|errno| errno.raw_os_error() == code) || is_reading && is_gone)
+    }
+}
+
 /// Attaches action and path to an I/O result.
 pub(crate) trait StorageContext<T> {
     fn storage(self, action: &'static str, path: &Path) -> Result<T, StorageError>;
@@ -130,4 +148,35 @@ pub enum ReadError {
     /// KAFKA_STORAGE_ERROR (56).
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_and_damaged_bytes_are_no_failure_of_the_disk() {
+        use rustix::io::Errno;
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged batch");
+        let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let rows: [(&'static str, io::Error, bool); 13] = [
+            ("write", Errno::NOSPC.into(), false),
+            ("write", Errno::DQUOT.into(), false),
+            ("open", Errno::MFILE.into(), false),
+            ("write", Errno::IO.into(), true),
+            ("write", Errno::ROFS.into(), true),
+            ("rename", Errno::NOENT.into(), true),
+            ("create", Errno::NOTDIR.into(), true),
+            ("read", Errno::IO.into(), true),
+            ("open", Errno::IO.into(), true),
+            ("read", Errno::NOENT.into(), false),
+            ("open", Errno::NOENT.into(), false),
+            ("read", damaged(), false),
+            ("read", short(), false),
+        ];
+        for (action, source, expected) in rows {
+            let error = StorageError { action, path: "/d/t-0/x".into(), source };
+            assert_eq!(error.is_disk_failure(), expected, "{error}");
+        }
+    }
 }

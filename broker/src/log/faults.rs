@@ -2,7 +2,7 @@
 //!
 //! In production this is nothing. A test arms a [`Machine`] on its thread: after a number of changes it is "off" and
 //! every further change fails. It remembers what was synced, and can lose the rest. A [`Disk`] is one directory as all
-//! threads see it: its syncs are counted and can be held, and it can break.
+//! threads see it: its syncs are counted and can be held, it can break, and it can be full.
 
 use std::fs::File;
 use std::io;
@@ -34,15 +34,29 @@ pub(crate) fn before(_operation: impl FnOnce() -> Operation) -> io::Result<()> {
 
 #[cfg(not(test))]
 #[inline(always)]
+pub(crate) fn before_read(_file: &File) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(test))]
+#[inline(always)]
 pub(crate) fn write_some(_file: &File, _parts: &[Bytes], _position: u64) {}
 
+/// Bytes that one vectored write takes at most.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn write_max() -> usize {
+    usize::MAX
+}
+
 #[cfg(test)]
-pub(crate) use disk::Disk;
+pub(crate) use disk::{Disk, before_read};
 #[cfg(test)]
-pub(crate) use machine::{Machine, before, write_some};
+pub(crate) use machine::{Machine, before, set_write_max, write_max, write_some};
 
 #[cfg(test)]
 mod disk {
+    use std::os::fd::AsRawFd as _;
     use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,6 +72,8 @@ mod disk {
     struct State {
         held: bool,
         broken: bool,
+        unreadable: bool,
+        full: bool,
         waiting: usize,
         synced_files: usize,
     }
@@ -91,6 +107,16 @@ mod disk {
             self.0.state.lock().broken = true;
         }
 
+        /// Every read fails from now on.
+        pub(crate) fn break_reads(&self) {
+            self.0.state.lock().unreadable = true;
+        }
+
+        /// Nothing more can be written from now on, or again. What frees space, or needs none, goes on.
+        pub(crate) fn fill(&self, full: bool) {
+            self.0.state.lock().full = full;
+        }
+
         /// Syncs that are being held.
         pub(crate) fn waiting(&self) -> usize {
             self.0.state.lock().waiting
@@ -121,9 +147,9 @@ mod disk {
             }
             Operation::SyncFile(path) => (path, true),
         };
-        let found = WATCHED.lock().iter().find(|watched| path.starts_with(&watched.directory)).cloned();
-        let Some(watched) = found else { return Ok(()) };
+        let Some(watched) = find(path) else { return Ok(()) };
         let mut state = watched.state.lock();
+        let needs_space = matches!(operation, Operation::Create(_) | Operation::Write(_));
         if is_sync {
             state.waiting += 1;
             while state.held {
@@ -132,13 +158,29 @@ mod disk {
             state.waiting -= 1;
             state.synced_files += 1;
         }
-        if state.broken { Err(io::Error::other("the disk is broken")) } else { Ok(()) }
+        if state.broken {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        if state.full && needs_space { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    fn find(path: &Path) -> Option<Arc<Watched>> {
+        WATCHED.lock().iter().find(|watched| path.starts_with(&watched.directory)).cloned()
+    }
+
+    pub(crate) fn before_read(file: &File) -> io::Result<()> {
+        if !is_any_watched() {
+            return Ok(());
+        }
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let unreadable = find(&path).is_some_and(|watched| watched.state.lock().unreadable);
+        if unreadable { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod machine {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::collections::{HashMap, HashSet};
     use std::fs;
     use std::os::unix::fs::FileExt;
@@ -148,6 +190,7 @@ mod machine {
 
     thread_local! {
         static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+        static WRITE_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
     /// A computer that goes off after some changes, and remembers which bytes and names are on its disk for sure.
@@ -268,6 +311,15 @@ mod machine {
             Some(machine) => machine.step(operation()),
             None => Ok(()),
         })
+    }
+
+    /// Vectored writes of this thread take no more than this at once from now on.
+    pub(crate) fn set_write_max(bytes: usize) {
+        WRITE_MAX.set(bytes);
+    }
+
+    pub(crate) fn write_max() -> usize {
+        WRITE_MAX.get()
     }
 
     /// The part of a write that reached the file before the machine went off.

@@ -110,8 +110,9 @@ impl LogFile {
     }
 
     pub(crate) fn read_exact_at(self: &Arc<Self>, buffer: &mut [u8], at: u64) -> Result<(), StorageError> {
-        let path = self.path();
-        self.get()?.read_exact_at(buffer, at).storage("read", &path)
+        let file = self.get()?;
+        let read = faults::before_read(&file).and_then(|()| file.read_exact_at(buffer, at));
+        read.map_err(|source| StorageError { action: "read", path: self.path(), source })
     }
 
     pub(crate) fn write_all_at(self: &Arc<Self>, bytes: &[u8], at: u64) -> Result<(), StorageError> {
@@ -144,8 +145,13 @@ fn close_oldest(opened: &mut Vec<Weak<LogFile>>) {
 
 /// Writes all of `parts` at `position`, with as few system calls as the kernel allows and in a loop for short
 /// writes (LOG-16).
-pub(crate) fn write_vectored_all_at(file: &File, parts: &[Bytes], position: u64) -> io::Result<()> {
-    if let Err(error) = before(|| Operation::Write(PathBuf::new())) {
+pub(crate) fn write_vectored_all_at(
+    file: &File,
+    path: impl FnOnce() -> PathBuf,
+    parts: &[Bytes],
+    position: u64,
+) -> io::Result<()> {
+    if let Err(error) = before(|| Operation::Write(path())) {
         // A stop in the middle of a write leaves a part of it.
         faults::write_some(file, parts, position);
         return Err(error);
@@ -155,10 +161,13 @@ pub(crate) fn write_vectored_all_at(file: &File, parts: &[Bytes], position: u64)
         let mut index = 0;
         let mut skip = 0;
         while index < group.len() {
-            let slices: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(&group[index][skip..]))
-                .chain(group[index + 1..].iter().map(|part| IoSlice::new(part)))
-                .collect();
+            let first = &group[index][skip..];
+            let first = &first[..first.len().min(faults::write_max())];
+            let others = if faults::write_max() == usize::MAX { &group[index + 1..] } else { &[] };
+            let slices: Vec<IoSlice<'_>> =
+                [first].into_iter().chain(others.iter().map(|part| &part[..])).map(IoSlice::new).collect();
             let mut written = match rustix::io::pwritev(file, &slices, position) {
+                Ok(0) if first.is_empty() => 0,
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
                 Err(rustix::io::Errno::INTR) => continue,
@@ -178,6 +187,7 @@ pub(crate) fn write_vectored_all_at(file: &File, parts: &[Bytes], position: u64)
 
 /// Reads up to `length` bytes at `position`; fewer only at the end of the file.
 pub(crate) fn read_up_to(file: &File, length: usize, position: u64) -> io::Result<Vec<u8>> {
+    faults::before_read(file)?;
     let mut buffer = Vec::with_capacity(length);
     while buffer.len() < length {
         let at = position + buffer.len() as u64;
@@ -189,6 +199,21 @@ pub(crate) fn read_up_to(file: &File, length: usize, position: u64) -> io::Resul
     }
     buffer.truncate(length);
     Ok(buffer)
+}
+
+/// Fills `buffer` from `position` on; returns how many bytes there were: fewer only at the end of the file.
+pub(crate) fn read_into(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    faults::before_read(file)?;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], position + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
 }
 
 /// Makes creations, renames and removals inside `directory` durable (LOG-08).
@@ -261,8 +286,27 @@ mod tests {
         file.create().unwrap();
         let parts: Vec<Bytes> = (0..3000u32).map(|n| Bytes::from(vec![n as u8; (n % 7) as usize])).collect();
         let expected: Vec<u8> = parts.concat();
-        write_vectored_all_at(&file.get().unwrap(), &parts, 5).unwrap();
+        write_vectored_all_at(&file.get().unwrap(), PathBuf::new, &parts, 5).unwrap();
         assert_eq!(read_up_to(&file.get().unwrap(), 1 << 20, 5).unwrap(), expected);
+    }
+
+    #[test]
+    fn log_16_short_writes_are_continued() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = LogFile::new(directory.path().join("x"));
+        file.create().unwrap();
+        let parts = ["abcdefg", "", "h", "ijk"].map(|part| Bytes::from_static(part.as_bytes()));
+        for bytes in 1..9 {
+            file.set_len(0).unwrap();
+            faults::set_write_max(bytes);
+            write_vectored_all_at(&file.get().unwrap(), PathBuf::new, &parts, 0).unwrap();
+            faults::set_write_max(usize::MAX);
+            assert_eq!(
+                read_up_to(&file.get().unwrap(), 100, 0).unwrap(),
+                b"abcdefghijk",
+                "{bytes} at a time"
+            );
+        }
     }
 
     #[test]

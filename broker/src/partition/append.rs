@@ -45,6 +45,12 @@ pub(crate) struct Appended {
 #[derive(Debug)]
 pub(crate) struct CommitWait([Option<oneshot::Receiver<Result<(), Rejection>>>; 2]);
 
+impl CommitWait {
+    pub(super) fn of_sync(synced: oneshot::Receiver<Result<(), Rejection>>) -> Self {
+        Self([None, Some(synced)])
+    }
+}
+
 impl Future for CommitWait {
     type Output = Result<(), Rejection>;
 
@@ -200,6 +206,15 @@ impl Partition {
             Err(AppendError::Stopped(reason)) => {
                 self.fail(inner, wakes, &reason);
                 Err(Rejection::KafkaStorageError.into())
+            }
+            Err(AppendError::Storage(error)) => {
+                let stopped = log.stopped().map(ToOwned::to_owned);
+                let message = Some(error.to_string());
+                if let Some(reason) = stopped {
+                    self.fail(inner, wakes, &reason);
+                }
+                self.report(error);
+                Err(ProduceRejection { message, ..Rejection::KafkaStorageError.into() })
             }
             Err(error) => Err(error.into()),
         }

@@ -61,7 +61,7 @@ impl Partition {
                     "records are deleted by request"
                 );
                 if let Err(error) = log.advance_log_start_offset(offset) {
-                    self.fail(inner, wakes, &error);
+                    self.fail_by(inner, wakes, error);
                     return Err(Rejection::KafkaStorageError);
                 }
             }

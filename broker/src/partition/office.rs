@@ -91,7 +91,7 @@ impl Partition {
                 }
                 Verdict::TakeOffice => {
                     if let Err(error) = log.assign_epoch_start(order.leader_epoch.0) {
-                        self.fail(inner, wakes, &error);
+                        self.fail_by(inner, wakes, error);
                         return Accepted::Refused {
                             rejection: Rejection::KafkaStorageError,
                             highest_epoch: highest_epoch(inner),

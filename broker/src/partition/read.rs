@@ -115,12 +115,14 @@ pub(crate) struct FoundOffset {
     pub(crate) leader_epoch: Option<LeaderEpoch>,
 }
 
-fn storage(error: &StorageError) -> Rejection {
-    tracing::error!(%error, "a read failed");
-    Rejection::KafkaStorageError
-}
-
 impl Partition {
+    /// A read failed, on the disk or because of damaged data.
+    pub(crate) fn refuse_read(&self, error: StorageError) -> Rejection {
+        tracing::error!(partition = %self.id, %error, "records cannot be read");
+        self.report(error);
+        Rejection::KafkaStorageError
+    }
+
     /// Whether a leader may serve at this moment: it holds the lease, or is certain without one.
     pub(super) fn may_serve(&self, leader: &Leader) -> bool {
         self.shared.holds_lease() || leader.may_serve_without_lease(self.shared.now_ms())
@@ -199,12 +201,12 @@ impl Partition {
             .read_plan(request.offset, request.max_bytes, bound, request.minimum_one_batch)
             .map_err(|error| match error {
                 ReadError::OffsetOutOfRange { .. } => Rejection::OffsetOutOfRange,
-                ReadError::Storage(error) => storage(&error),
+                ReadError::Storage(error) => self.refuse_read(error),
             })?;
         let aborted = match request.reader {
             Reader::Consumer { isolation: Isolation::ReadCommitted } => {
                 let found = log.aborted_transactions(request.offset, bound);
-                Some(found.map_err(|error| storage(&error))?)
+                Some(found.map_err(|error| self.refuse_read(error))?)
             }
             _ => None,
         };
@@ -294,7 +296,7 @@ impl Partition {
             OffsetQuery::MaxTimestamp => log.max_timestamp_offset(),
             OffsetQuery::AtOrAfter(timestamp) => log.offset_for_timestamp(timestamp),
         };
-        match found.map_err(|error| storage(&error))? {
+        match found.map_err(|error| self.refuse_read(error))? {
             Some((timestamp, offset, epoch)) if offset < bound => {
                 Ok(Some(FoundOffset { timestamp, offset, leader_epoch: epoch.map(LeaderEpoch) }))
             }

@@ -2,7 +2,7 @@
 //! resign; the broker ends only with its last directory.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
@@ -43,20 +43,14 @@ pub(crate) fn space_marks(settings: &Settings) -> Marks {
     }
 }
 
-/// Whether an error means that the disk is of no more use, and not that it is full or this process has too many files
-/// open.
-fn is_disk_failure(error: &io::Error) -> bool {
-    let passing = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM];
-    let is_passing = |code: i32| passing.iter().any(|errno| errno.raw_os_error() == code);
-    !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        && !error.raw_os_error().is_some_and(is_passing)
-}
-
 impl Partitions {
     /// Looks how much space each directory has left. What changed is logged, with what follows from it.
     pub(crate) fn check_space(&self, marks: Marks) {
         let free_space = Arc::clone(&self.free_space.read());
-        for directory in self.directories.iter().filter(|directory| directory.failed.get().is_none()) {
+        for (index, directory) in self.directories.iter().enumerate() {
+            if directory.failed.get().is_some() {
+                continue;
+            }
             let free_bytes = match free_space(&directory.path) {
                 Ok(free_bytes) => free_bytes,
                 Err(reason) => {
@@ -66,6 +60,7 @@ impl Partitions {
             };
             let space = Space::judge(free_bytes, marks);
             let before = std::mem::replace(&mut *directory.space.write(), space);
+            self.shared.set_exhausted(index, space == Space::Exhausted);
             if space.is_like(before) {
                 continue;
             }
@@ -78,7 +73,8 @@ impl Partitions {
                 ),
                 Space::Exhausted => error!(
                     directory = %path, free_bytes, hard_mark = marks.hard_bytes,
-                    "no space is left: produce requests are refused until records are deleted or the disk grows \
+                    "no space is left: produce requests are refused, and nothing is fetched from leaders, until records are \
+                     deleted or the disk grows \
                      (log.dirs.space.hard.min.bytes)"
                 ),
             }
@@ -110,9 +106,20 @@ impl Partitions {
         self.directories.get(directory).is_some_and(|directory| directory.failed.get().is_some())
     }
 
-    /// Takes a directory offline if this error says that its disk is of no more use.
-    pub(super) fn note_error(&self, index: usize, error: &StorageError) {
-        if !is_disk_failure(&error.source) {
+    /// Whether this broker may have replicas that it cannot reach: in a directory that went offline, or that could not be
+    /// opened at the start.
+    pub(crate) fn has_offline_directory(&self) -> bool {
+        !self.unopened.is_empty() || (0..self.directories.len()).any(|index| self.has_failed(index))
+    }
+
+    /// Directories that could not be opened at the start.
+    pub(crate) fn unopened(&self) -> &[PathBuf] {
+        &self.unopened
+    }
+
+    /// Takes a directory offline if this error says that its disk is of no more use. Waits for the locks of partitions.
+    pub(crate) fn note_error(&self, index: usize, error: &StorageError) {
+        if !error.is_disk_failure() {
             return;
         }
         let directory = &self.directories[index];
@@ -136,26 +143,5 @@ impl Partitions {
     /// Ends when no directory is left.
     pub(crate) async fn all_directories_failed(&self) {
         self.all_failed.notified().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_disk_has_not_failed() {
-        let rows = [
-            (rustix::io::Errno::NOSPC, false),
-            (rustix::io::Errno::DQUOT, false),
-            (rustix::io::Errno::MFILE, false),
-            (rustix::io::Errno::IO, true),
-            (rustix::io::Errno::ROFS, true),
-            (rustix::io::Errno::NOENT, true),
-            (rustix::io::Errno::NOTDIR, true),
-        ];
-        for (errno, expected) in rows {
-            assert_eq!(is_disk_failure(&errno.into()), expected, "{errno}");
-        }
     }
 }

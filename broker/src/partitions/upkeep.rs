@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 
 use super::Partitions;
-use crate::log::FoundDirectory;
+use crate::log::{FoundDirectory, LogError};
 use crate::shared::wall_clock_ms;
 
 impl Partitions {
@@ -93,6 +93,9 @@ impl Partitions {
                 log.apply_retention(now_ms)
             });
             if let Some(Err(error)) = applied {
+                if let LogError::Storage(error) = &error {
+                    self.note_error(partition.directory(), error);
+                }
                 warn!(partition = %partition.id(), %error, "retention failed; trying again at the next pass");
             }
         }

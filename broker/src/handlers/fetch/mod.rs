@@ -17,7 +17,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use kafka_protocol::messages::FetchRequest;
 use tokio::time::{Instant, timeout_at};
-use tracing::error;
 use uuid::Uuid;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName};
 use zurau_common::rejection::Rejection;
@@ -275,10 +274,7 @@ fn finish_read(
     let records = if answer.plan.is_empty() {
         Bytes::new()
     } else {
-        let records = answer.plan.read().map_err(|reason| {
-            error!(partition = %partition.id(), %reason, "records cannot be read");
-            Rejection::KafkaStorageError
-        })?;
+        let records = answer.plan.read().map_err(|error| partition.refuse_read(error))?;
         if !partition.leads_in(answer.leader_epoch) {
             return Err(Rejection::NotLeaderOrFollower);
         }
