@@ -2,45 +2,54 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::batch::{BatchError, BatchHeader, HEADER_BYTES, check_crc};
-use super::error::{StorageContext, StorageError};
-use super::files::{LogFile, read_up_to};
+use super::error::StorageError;
+use super::files::{LogFile, read_into};
 
 /// Bytes read at once when only headers are wanted: an index interval and a bit.
 const HEADER_READ_BYTES: usize = 8 << 10;
 /// Bytes read at once when everything is read.
 const SEQUENTIAL_READ_BYTES: usize = 1 << 20;
 
-/// Reads a file in windows: asks for bytes at a position, keeps what came along for the next question.
+/// Reads a file in windows: asks for bytes at a position, keeps what came along for the next question. One buffer serves
+/// all windows: memory that the system has just given out costs more than the reading.
 struct Window {
+    log: Arc<LogFile>,
     file: Arc<File>,
-    path: PathBuf,
     start: u64,
-    bytes: Vec<u8>,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that hold the file's.
+    filled: usize,
     read_bytes: usize,
 }
 
 impl Window {
     fn new(log: &Arc<LogFile>, read_bytes: usize) -> Result<Self, StorageError> {
-        Ok(Self { file: log.get()?, path: log.path(), start: 0, bytes: Vec::new(), read_bytes })
+        let (log, file) = (Arc::clone(log), log.get()?);
+        Ok(Self { log, file, start: 0, buffer: Vec::new(), filled: 0, read_bytes })
     }
 
     /// The bytes from `position`, at least `needed` of them unless `end` is nearer.
     fn at(&mut self, position: u64, needed: usize, end: u64) -> Result<&[u8], StorageError> {
         let available = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
         let needed = needed.min(available);
-        let held = position >= self.start && position + needed as u64 <= self.start + self.bytes.len() as u64;
+        let held = position >= self.start && position + needed as u64 <= self.start + self.filled as u64;
         if !held {
             let length = self.read_bytes.max(needed).min(available);
-            self.bytes = read_up_to(&self.file, length, position).storage("read", &self.path)?;
+            if self.buffer.len() < length {
+                self.buffer.resize(length, 0);
+            }
+            self.filled = 0;
+            self.filled = read_into(&self.file, &mut self.buffer[..length], position)
+                .map_err(|source| StorageError { action: "read", path: self.log.path(), source })?;
             self.start = position;
         }
         let from = (position - self.start) as usize;
-        let until = self.bytes.len().min(from + available);
-        Ok(&self.bytes[from..until])
+        let until = self.filled.min(from + available);
+        Ok(&self.buffer[from..until])
     }
 }
 
@@ -59,7 +68,7 @@ impl HeaderScan {
     /// The header at the current position, without moving on.
     pub(crate) fn peek(&mut self) -> Result<BatchHeader, StorageError> {
         let bytes = self.window.at(self.position, HEADER_BYTES, self.end)?;
-        BatchHeader::parse(bytes).map_err(|error| damaged(&self.window.path, self.position, error))
+        BatchHeader::parse(bytes).map_err(|error| damaged(&self.window.log.path(), self.position, error))
     }
 
     /// The next header and the position of its batch; `None` at the end. Bytes that are not a batch are an error:
@@ -71,7 +80,7 @@ impl HeaderScan {
         let position = self.position;
         let bytes = self.window.at(position, HEADER_BYTES, self.end)?;
         let parsed = BatchHeader::parse(bytes);
-        let header = parsed.map_err(|error| damaged(&self.window.path, position, error))?;
+        let header = parsed.map_err(|error| damaged(&self.window.log.path(), position, error))?;
         self.position += header.size_bytes() as u64;
         Ok(Some((header, position)))
     }

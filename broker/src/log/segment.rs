@@ -187,7 +187,7 @@ impl Segment {
             Ok(file) => file,
             Err(error) => return WriteOutcome::NotWritten(error),
         };
-        if let Err(source) = write_vectored_all_at(&file, parts, self.size_bytes) {
+        if let Err(source) = write_vectored_all_at(&file, || self.log.path(), parts, self.size_bytes) {
             let error = StorageError { action: "append to", path: self.log.path(), source };
             return match self.log.set_len(self.size_bytes) {
                 Ok(()) => WriteOutcome::NotWritten(error),
@@ -260,6 +260,28 @@ impl Segment {
             }
         }
         HeaderScan::new(&self.log, 0, self.size_bytes)
+    }
+
+    /// Whether the time index can be this segment's (LOG-15): a closed one ends with an entry, unless no record has a
+    /// timestamp, and means offsets below the segment's end, which is `next_base` if another one follows.
+    pub(crate) fn has_plausible_times(&self, next_base: Option<i64>) -> Result<bool, StorageError> {
+        if let Some((_, offset)) = self.time_index.last_entry() {
+            return Ok(offset < next_base.map_or_else(|| self.read_next_offset(), Ok)?);
+        }
+        let first = HeaderScan::new(&self.log, 0, self.size_bytes).and_then(|mut scan| scan.next());
+        // What cannot be read is not the index's fault.
+        Ok(!matches!(first, Ok(Some((header, _))) if header.max_timestamp >= 0))
+    }
+
+    /// Whether a time index entry is borne out by the batch that it means: an index is a cache (LOG-15).
+    pub(crate) fn has_timestamp_at(&self, timestamp: i64, offset: i64) -> Result<bool, StorageError> {
+        let mut scan = self.scan_for(offset)?;
+        while let Some((header, _)) = scan.next()? {
+            if header.last_offset() >= offset {
+                return Ok(header.base_offset <= offset && header.max_timestamp == timestamp);
+            }
+        }
+        Ok(false)
     }
 
     /// The offset after the last batch; the base offset when empty.

@@ -74,7 +74,8 @@ fn copy_tail(log: &Arc<LogFile>, (mut position, end): (u64, u64), target: &Path)
         }
         position += bytes.len() as u64;
         let length = bytes.len() as u64;
-        write_vectored_all_at(&to, &[bytes.into()], written).storage("write", &temporary)?;
+        write_vectored_all_at(&to, || temporary.clone(), &[bytes.into()], written)
+            .storage("write", &temporary)?;
         written += length;
     }
     sync_file(&to, &temporary)?;

@@ -193,10 +193,16 @@ impl<'a> Rewriter<'a> {
 
     fn write(&mut self) -> Result<(), StorageError> {
         let Some(segment) = &mut self.segment else { return Ok(()) };
-        let part = Bytes::from(std::mem::take(&mut self.buffer));
+        let parts = [Bytes::from(std::mem::take(&mut self.buffer))];
         let headers = std::mem::take(&mut self.headers);
-        match segment.append(&headers, &[part], self.index_interval_bytes, self.keep.now_ms) {
-            WriteOutcome::Written => Ok(()),
+        match segment.append(&headers, &parts, self.index_interval_bytes, self.keep.now_ms) {
+            WriteOutcome::Written => {
+                // The memory serves again: new memory costs more than the writing.
+                let [part] = parts;
+                self.buffer = part.into();
+                self.buffer.clear();
+                Ok(())
+            }
             WriteOutcome::IndexFailed(error)
             | WriteOutcome::NotWritten(error)
             | WriteOutcome::NotCutBack(error) => Err(error),
