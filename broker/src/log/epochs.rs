@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn end_offset_for_epoch() {
+    fn hw_03_r17_end_offset_for_epoch() {
         let history = epochs(&[(2, 10), (3, 20), (6, 30)]);
         //          asked  answer
         let rows = [

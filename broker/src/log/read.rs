@@ -45,13 +45,17 @@ impl ReadPlan {
     }
 
     /// Reads whole batches.
-    pub fn read(&self) -> io::Result<Bytes> {
+    ///
+    /// # Errors
+    /// The disk fails, or what is stored is no batch any more.
+    pub fn read(&self) -> Result<Bytes, StorageError> {
         let Some(slice) = &self.slice else { return Ok(Bytes::new()) };
-        let bytes = Bytes::from(read_up_to(&slice.file, slice.length, slice.position)?);
+        let read = read_up_to(&slice.file, slice.length, slice.position);
+        let bytes = Bytes::from(read.storage("read", &slice.path)?);
         let mut walk = Batches::new(&bytes);
         for batch in walk.by_ref() {
             if let Err(error) = batch {
-                return Err(damaged(&slice.path, slice.position, error).source);
+                return Err(damaged(&slice.path, slice.position, error));
             }
         }
         let whole = walk.consumed();
@@ -137,10 +141,30 @@ impl PartitionLog {
     /// The first record that has the largest timestamp of the log (ListOffsets -3).
     pub fn max_timestamp_offset(&self) -> Result<Option<(i64, i64, Option<i32>)>, StorageError> {
         let largest = self.segments.values().map(|segment| segment.largest_timestamp.0).max();
-        match largest {
-            Some(largest) if largest != NO_TIMESTAMP => self.offset_for_timestamp(largest),
-            _ => Ok(None),
+        let Some(largest) = largest.filter(|largest| *largest != NO_TIMESTAMP) else { return Ok(None) };
+        match self.offset_for_timestamp(largest)? {
+            // Only a batch that compaction emptied, or records below the log start, have it.
+            None => self.max_timestamp_of_records(),
+            found => Ok(found),
         }
+    }
+
+    fn max_timestamp_of_records(&self) -> Result<Option<(i64, i64, Option<i32>)>, StorageError> {
+        let mut best: Option<(i64, i64)> = None;
+        for segment in self.segments.values() {
+            let mut scan = segment.scan_for(self.log_start_offset)?;
+            while let Some((header, position)) = scan.next()? {
+                let mut at_least = best.map_or(0, |(timestamp, _)| timestamp + 1);
+                while header.max_timestamp >= at_least
+                    && let Some(found) =
+                        find_in_batch(segment, &header, position, at_least, self.log_start_offset)?
+                {
+                    best = Some(found);
+                    at_least = found.0 + 1;
+                }
+            }
+        }
+        Ok(best.map(|(timestamp, offset)| (timestamp, offset, self.epochs.epoch_at(offset))))
     }
 }
 
@@ -149,8 +173,13 @@ fn find_timestamp(
     timestamp: i64,
     log_start_offset: i64,
 ) -> Result<Option<(i64, i64)>, StorageError> {
-    let from = segment.time_index.offset_for(timestamp)?.max(log_start_offset);
-    let mut scan = segment.scan_for(from)?;
+    let mut scan = match segment.time_index.floor(timestamp)? {
+        Some((floor, offset)) if segment.has_timestamp_at(floor, offset)? => {
+            segment.scan_for(offset.max(log_start_offset))?
+        }
+        Some(_) => segment.scan_for(segment.base_offset)?,
+        None => segment.scan_for(log_start_offset)?,
+    };
     while let Some((header, position)) = scan.next()? {
         if header.max_timestamp < timestamp || header.last_offset() < log_start_offset {
             continue;
@@ -169,6 +198,9 @@ fn find_in_batch(
     timestamp: i64,
     log_start_offset: i64,
 ) -> Result<Option<(i64, i64)>, StorageError> {
+    if header.record_count == 0 {
+        return Ok(None);
+    }
     if header.has_log_append_time() {
         return Ok(Some((header.max_timestamp, header.base_offset.max(log_start_offset))));
     }

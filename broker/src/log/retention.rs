@@ -97,10 +97,9 @@ impl PartitionLog {
             self.roll(self.log_end_offset, now_ms)?;
         }
         let end = self.end_of_oldest();
-        let Some((base, mut segment)) = self.segments.pop_first() else { return Ok(()) };
+        let Some((base, segment)) = self.segments.pop_first() else { return Ok(()) };
         info!(directory = %self.directory.display(), segment = base, end, ?reason, bytes = segment.size_bytes,
             age_ms = age_ms(&segment, now_ms), "deleting segment");
-        segment.write_indexes(false)?;
         self.advance_log_start_offset(end)?;
         for file in segment.all_files() {
             let path = file.path();

@@ -9,8 +9,8 @@ use zurau_common::config::TimestampType;
 
 use super::batch::{
     ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_LENGTH_AT, BatchError, BatchHeader, Batches, COMPRESSION_MASK,
-    CRC_AT, CRC_START, HEADER_BYTES, LEADER_EPOCH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT, NO_TIMESTAMP,
-    TIMESTAMP_TYPE_MASK, check_crc,
+    CRC_AT, CRC_START, DELETE_HORIZON_MASK, HEADER_BYTES, LEADER_EPOCH_AT, LOG_OVERHEAD, MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP, TIMESTAMP_TYPE_MASK, check_crc,
 };
 use super::compression::{DecompressError, compress, decompress};
 use super::config::LogConfig;
@@ -244,7 +244,9 @@ fn stamp(
     let mut stored = BatchHeader { base_offset, partition_leader_epoch: rules.leader_epoch, ..*header };
     let compression = stored_compression(header, rules.config);
     if compression != header.compression() {
-        stored.attributes = (header.attributes & !COMPRESSION_MASK) | i16::from(compression);
+        // As in Kafka, a delete horizon that a client set stays in a batch that is stored as it came only.
+        let kept = header.attributes & !(COMPRESSION_MASK | DELETE_HORIZON_MASK);
+        stored.attributes = kept | i16::from(compression);
         // At most `max.message.bytes`, which is an i32.
         stored.batch_length = (HEADER_BYTES - LOG_OVERHEAD + body.len()) as i32;
     }

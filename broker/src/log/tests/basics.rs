@@ -118,7 +118,7 @@ fn rolls_and_survives_a_clean_and_an_unclean_restart() {
 }
 
 #[test]
-fn follower_takes_only_what_continues_its_log() {
+fn r18_follower_takes_only_what_continues_its_log() {
     let directory = tempfile::tempdir().unwrap();
     let mut log = create(&directory.path().join("t-0"), LogConfig::default());
     let at = |base_offset, leader_epoch| {
@@ -141,7 +141,7 @@ fn follower_takes_only_what_continues_its_log() {
 }
 
 #[test]
-fn follower_accepts_a_batch_that_covers_its_log_start() {
+fn log_18_follower_accepts_a_batch_that_covers_its_log_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     let mut log = create(&path, LogConfig::default());
@@ -176,7 +176,7 @@ fn truncation_cuts_at_batch_boundaries_and_epochs_follow() {
 }
 
 #[test]
-fn leader_epoch_is_recorded_before_the_first_append() {
+fn hw_06_leader_epoch_is_recorded_before_the_first_append() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     let mut log = create(&path, LogConfig::default());
@@ -189,7 +189,7 @@ fn leader_epoch_is_recorded_before_the_first_append() {
 }
 
 #[test]
-fn a_truncation_lowers_the_recovery_point_before_the_checkpoint_does() {
+fn l2_a_truncation_lowers_the_recovery_point_before_the_checkpoint_does() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     let mut log = create(&path, small_segments());
@@ -233,7 +233,7 @@ fn a_start_knows_beforehand_what_recovery_will_read() {
     }
     let size_bytes = log.size_bytes();
     let bases: Vec<i64> = log.segments.keys().copied().collect();
-    drop(log);
+    log.close().unwrap();
     //   clean, recovery point, the base of the first segment that is read (none if beyond the end)
     for (clean, recovery_point, first) in [
         (true, 0, 99),

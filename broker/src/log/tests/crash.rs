@@ -187,7 +187,7 @@ fn schedule(seed: u64) {
 }
 
 #[test]
-fn stop_at_any_change() {
+fn l1_l2_l6_stop_at_any_change() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("ZURAU_CRASH_SEED") {
         return schedule(seed);

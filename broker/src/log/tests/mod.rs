@@ -1,6 +1,7 @@
 //! Stories about a whole log, on real files.
 
 mod basics;
+mod cases;
 mod corpus;
 mod crash;
 mod fixtures;

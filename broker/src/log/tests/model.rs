@@ -285,7 +285,7 @@ fn check_timestamp(log: &PartitionLog, model: &Model, timestamp: i64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn log_equals_the_list(steps in prop::collection::vec(step(), 1..40)) {
+    fn r14_r17_r18_l3_l4_log_equals_the_list(steps in prop::collection::vec(step(), 1..40)) {
         let directory = tempfile::tempdir().unwrap();
         let mut run = Run::new(&directory.path().join("t-0"));
         for step in &steps {

@@ -42,7 +42,7 @@ fn files(path: &Path, suffix: &str) -> usize {
 }
 
 #[test]
-fn by_time_but_never_above_the_high_watermark() {
+fn hw_11_l5_by_time_but_never_above_the_high_watermark() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     let mut log = log_of(&path, config(), 5);
@@ -64,7 +64,7 @@ fn by_time_but_never_above_the_high_watermark() {
 }
 
 #[test]
-fn timestamps_in_the_future_keep_nothing_for_ever() {
+fn log_14_timestamps_in_the_future_keep_nothing_for_ever() {
     let directory = tempfile::tempdir().unwrap();
     let mut log = PartitionLog::create(&directory.path().join("t-0"), None, config(), NOW).unwrap();
     append(&mut log, NOW + 10_000 * HOUR, NOW);
@@ -88,7 +88,7 @@ fn by_size() {
 }
 
 #[test]
-fn below_the_log_start_under_any_policy() {
+fn log_20_below_the_log_start_under_any_policy() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     let compacted = LogConfig { cleanup_policy: CleanupPolicy { compact: true, delete: false }, ..config() };
@@ -97,6 +97,7 @@ fn below_the_log_start_under_any_policy() {
     assert_eq!(log.apply_retention(NOW + 1000 * HOUR).unwrap(), 0);
     log.advance_log_start_offset(5).unwrap();
     assert_eq!(log.apply_retention(NOW).unwrap(), 2);
+    assert_eq!(log.apply_retention(NOW).unwrap(), 0, "idempotent");
     assert_eq!(log.log_start_offset(), 5, "in the middle of a batch");
     assert!(log.read_plan(4, 100, 10, true).is_err());
     drop(log);
@@ -107,7 +108,7 @@ fn below_the_log_start_under_any_policy() {
 }
 
 #[test]
-fn all_records_deleted_and_restarted() {
+fn log_19_all_records_deleted_and_restarted() {
     let directory = tempfile::tempdir().unwrap();
     for clean in [true, false] {
         let path = directory.path().join(format!("t-{}", i32::from(clean)));
@@ -128,7 +129,7 @@ fn all_records_deleted_and_restarted() {
 }
 
 #[test]
-fn files_gone_by_hand_start_an_empty_log_at_the_log_start() {
+fn log_02_files_gone_by_hand_start_an_empty_log_at_the_log_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t-0");
     drop(log_of(&path, config(), 3));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kafka_protocol::records::Compression;
-use zurau_common::config::{CleanupPolicy, TimestampType};
+use zurau_common::config::{CleanupPolicy, CompressionType, TimestampType};
 
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::log::{AppendError, BatchHeader, LogConfig, PartitionLog, check_crc};
@@ -72,6 +72,24 @@ fn refused_batches() {
         let error = log.append_as_leader(&bytes, 0, NOW).expect_err(name);
         assert_eq!(kind(&error), expected, "{name}: {error}");
         assert_eq!((log.log_end_offset(), log.size_bytes()), (0, 0), "{name}");
+    }
+}
+
+/// As in Kafka: the bit is the client's until compaction sets it, except in what is packed anew.
+#[test]
+fn a_delete_horizon_set_by_a_client_is_stored_as_it_came() {
+    let horizon = forged(21, &[0, 0x40]);
+    for (compression_type, expected) in [("producer", 0x40), ("lz4", 0x03)] {
+        let compression = match compression_type {
+            "lz4" => crate::log::Recompression { target: CompressionType::Lz4, level: None },
+            _ => LogConfig::default().compression,
+        };
+        let (_directory, mut log) = log(LogConfig { compression, ..LogConfig::default() });
+        log.append_as_leader(&horizon, 0, NOW).unwrap();
+        let stored = log.read_plan(0, 1 << 20, 3, true).unwrap().read().unwrap();
+        let header = BatchHeader::parse(&stored).unwrap();
+        assert_eq!(header.attributes, expected, "{compression_type}");
+        check_crc(&header, &stored).unwrap();
     }
 }
 
