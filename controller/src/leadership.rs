@@ -1,9 +1,14 @@
-//! Who is the active controller: claims `/controller` and raises `/controller_epoch` in one multi, or waits.
+//! Who is the active controller: claims `/controller` and raises `/controller_epoch` in one multi.
 
 use anyhow::{Context as _, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tracing::{debug, error, info};
+use uuid::Uuid;
 use zurau_common::id::ControllerEpoch;
-use zurau_common::zk::controller::{ActiveController, decode_controller_epoch, encode_controller_epoch};
+use zurau_common::zk::controller::{
+    ActiveController, decode_controller_epoch, encode_cluster_id, encode_controller_epoch,
+};
 use zurau_common::zk::op::{Lifetime, MultiError, Node, Op};
 use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::ZooKeeper;
@@ -25,25 +30,12 @@ enum Look {
     Again,
 }
 
-/// Waits until this process is the active controller. `None` when the session has ended.
+/// Claims the office. `None` while another controller is active, or when the session cannot tell: whoever watches
+/// `/controller` learns when to look again.
 ///
 /// # Errors
 /// ZooKeeper refuses what no retry can mend.
-pub(crate) async fn compete(
-    zookeeper: &ZooKeeper,
-    identity: &ActiveController,
-) -> anyhow::Result<Option<Office>> {
-    let mut watch = zookeeper.watch_trees(&[&Znode::Controller.path()]);
-    while watch.next().await.is_some() {
-        match look_until_settled(zookeeper, identity).await? {
-            Some(office) => return Ok(Some(office)),
-            None => debug!("another controller is active; waiting"),
-        }
-    }
-    Ok(None)
-}
-
-async fn look_until_settled(
+pub(crate) async fn claim(
     zookeeper: &ZooKeeper,
     identity: &ActiveController,
 ) -> anyhow::Result<Option<Office>> {
@@ -53,7 +45,10 @@ async fn look_until_settled(
                 info!(epoch = %office.epoch, "elected as the active controller");
                 return Ok(Some(office));
             }
-            Ok(Look::Taken) => return Ok(None),
+            Ok(Look::Taken) => {
+                debug!("another controller is active; waiting");
+                return Ok(None);
+            }
             Ok(Look::Again) => {}
             // The watch says how it goes on: a reset after the reconnect, or the end of the session.
             Err(Failure::Session) => return Ok(None),
@@ -141,4 +136,14 @@ pub(crate) async fn resign(zookeeper: &ZooKeeper) {
             debug!("the znode /controller was not removed: {error}");
         }
     }
+}
+
+/// The persistent parents and the cluster id.
+pub(crate) async fn prepare(zookeeper: &ZooKeeper) -> Result<(), MultiError> {
+    zookeeper.ensure_parents().await?;
+    let id = URL_SAFE_NO_PAD.encode(Uuid::new_v4().as_bytes());
+    if zookeeper.create_if_absent(&Znode::ClusterId.path(), &encode_cluster_id(&id)).await? {
+        info!(cluster_id = %id, "new cluster");
+    }
+    Ok(())
 }

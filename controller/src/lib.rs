@@ -34,6 +34,7 @@ mod outbox;
 mod process;
 mod removal;
 mod runtime;
+mod standby;
 mod story;
 mod watches;
 

@@ -79,7 +79,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A controller that has just claimed `/controller` and stored `epoch` as version `epoch_version`.
+    /// A controller that has just claimed `/controller` and stored `epoch` as version `epoch_version`; or a standby,
+    /// which is only told facts until [`Self::take_office`].
     pub fn new(config: MachineConfig, epoch: ControllerEpoch, epoch_version: i32, now: Millis) -> Self {
         let next_balance = now.plus(config.imbalance_check_interval);
         Self {
@@ -103,6 +104,14 @@ impl Machine {
             next_balance,
             actions: Vec::new(),
         }
+    }
+
+    /// The claim was stored, by a machine that has learned as a standby's; it decides nothing before
+    /// [`Event::Loaded`].
+    pub fn take_office(&mut self, epoch: ControllerEpoch, epoch_version: i32, now: Millis) {
+        assert!(self.phase == Phase::Loading && self.reloading, "an active controller is elected again");
+        (self.epoch, self.epoch_version, self.now) = (epoch, epoch_version, now);
+        self.next_balance = now.plus(self.config.imbalance_check_interval);
     }
 
     pub fn epoch(&self) -> ControllerEpoch {

@@ -105,6 +105,15 @@ impl Mirror {
         self.read_all
     }
 
+    /// Nothing is being read, and nothing is to be read.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.reading && !self.read_all && self.dirty.is_empty() && self.subjects.is_empty()
+    }
+
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading
+    }
+
     pub(crate) fn mark(&mut self, paths: impl IntoIterator<Item = String>) {
         for path in paths {
             if let Some(Znode::Broker(id) | Znode::Endpoints(id) | Znode::BrokerEpoch(id)) =

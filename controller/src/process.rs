@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,16 +15,14 @@ use zurau_common::config::{ControllerConfig, load_controller};
 use zurau_common::http::HttpServer;
 use zurau_common::process::{ServerArguments, StopSignals, host_name, run_server};
 use zurau_common::wire::server::{ListenerAddress, ListenerName, Server, ServerLimits};
-use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
-use zurau_common::zk::op::MultiError;
+use zurau_common::zk::controller::ActiveController;
 use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
-use zurau_common::zk::znode::Znode;
 
 use crate::api::{Api, SharedApi};
 use crate::health::{Health, Role};
-use crate::leadership::{compete, resign};
+use crate::leadership::resign;
 use crate::machine::MachineConfig;
-use crate::runtime::{Ended, RuntimeConfig, serve};
+use crate::runtime::{Ended, RuntimeConfig, Station, serve};
 
 /// Pause before a new session after the last one ended.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -210,24 +206,13 @@ impl Life {
     /// In and out of office until the session or the process ends.
     async fn session(&self, zookeeper: &ZooKeeper) -> anyhow::Result<Ended> {
         loop {
-            let office = tokio::select! {
-                () = self.stop.cancelled() => return Ok(Ended::Stopped),
-                office = compete(zookeeper, &self.identity) => match office? {
-                    Some(office) => office,
-                    None => return Ok(Ended::Session),
-                },
-            };
-            if let Err(error) = prepare(zookeeper).await {
-                // The office is lost with the session, or tried again in it.
-                warn!("the persistent znodes cannot be created: {error}");
-                resign(zookeeper).await;
-                continue;
-            }
-            self.health.set_role(Role::Active(office.epoch));
-            let ended = serve(zookeeper, office, self.runtime(zookeeper), &self.api, &self.stop).await;
+            let config = self.runtime(zookeeper);
+            let station =
+                Station { identity: &self.identity, api: &self.api, health: &self.health, stop: &self.stop };
+            let ended = serve(zookeeper, config, station).await;
             self.health.set_role(Role::Standby);
-            match ended {
-                Ended::Deposed => info!(epoch = %office.epoch, "no longer the active controller"),
+            match ended? {
+                Ended::Deposed => info!("no longer the active controller"),
                 ended => return Ok(ended),
             }
         }
@@ -251,14 +236,4 @@ impl Life {
             socket_timeout: config.controller_socket_timeout,
         }
     }
-}
-
-/// The persistent parents and the cluster id.
-async fn prepare(zookeeper: &ZooKeeper) -> Result<(), MultiError> {
-    zookeeper.ensure_parents().await?;
-    let id = URL_SAFE_NO_PAD.encode(Uuid::new_v4().as_bytes());
-    if zookeeper.create_if_absent(&Znode::ClusterId.path(), &encode_cluster_id(&id)).await? {
-        info!(cluster_id = %id, "new cluster");
-    }
-    Ok(())
 }

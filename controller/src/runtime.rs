@@ -1,5 +1,6 @@
 //! The active controller's loop: waits for watch events, reads, outcomes, answers and requests; steps the machine;
-//! carries out its actions. It decides nothing itself.
+//! carries out its actions. It decides nothing itself. A standby keeps the same memory up to date (`standby.rs`), so
+//! that it has only to catch up when it takes office.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use zurau_common::id::ControllerEpoch;
+use zurau_common::zk::controller::ActiveController;
 use zurau_common::zk::op::{MultiError, Op};
 use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::ZooKeeper;
@@ -19,12 +22,14 @@ use crate::action::{Action, Write};
 use crate::api::AlterIsrOutcome;
 use crate::api::{Api, BrokerRequest, ShutdownOutcome, WAITING_MAX};
 use crate::event::{Event, Millis, RequestId, WriteId, WriteOutcome};
-use crate::leadership::{Office, still_in_office};
+use crate::health::{Health, Role};
+use crate::leadership::{Office, prepare, resign, still_in_office};
 use crate::machine::{Machine, MachineConfig};
 use crate::mirror::{Mirror, Reading};
 use crate::multi::{operations, parent_of_error, zxid_of};
 use crate::outbox::{Outbox, Reply};
 use crate::removal::remove_topic;
+use crate::standby::{Elected, Memory, Watched};
 use crate::story::tell;
 use crate::watches::{Found, read};
 
@@ -55,7 +60,7 @@ pub(crate) struct RuntimeConfig {
     pub(crate) socket_timeout: Duration,
 }
 
-enum Input {
+pub(crate) enum Input {
     Read(Reading, Result<Found, ReadError>),
     Written(Vec<(WriteId, Result<WriteOutcome, MultiError>)>),
     InOffice(bool),
@@ -66,10 +71,11 @@ enum Waiting {
     Shutdown(oneshot::Sender<ShutdownOutcome>),
 }
 
-struct Runtime {
-    zookeeper: ZooKeeper,
+pub(crate) struct Runtime {
+    pub(crate) zookeeper: ZooKeeper,
     machine: Machine,
-    mirror: Mirror,
+    pub(crate) mirror: Mirror,
+    pub(crate) memory: Memory,
     outbox: Outbox,
     started: Instant,
     inputs: mpsc::UnboundedSender<Input>,
@@ -79,67 +85,109 @@ struct Runtime {
     deposed: bool,
 }
 
-/// Serves until the office, the session or the process ends.
+/// What is of the process, not of one session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Station<'a> {
+    pub(crate) identity: &'a ActiveController,
+    pub(crate) api: &'a Arc<Api>,
+    pub(crate) health: &'a Health,
+    pub(crate) stop: &'a CancellationToken,
+}
+
+/// Keeps a copy of the tree until this process is the active controller, then serves until the office, the session or
+/// the process ends.
+///
+/// # Errors
+/// The office can never be taken, see [`crate::leadership::claim`].
 pub(crate) async fn serve(
     zookeeper: &ZooKeeper,
-    office: Office,
     config: RuntimeConfig,
-    api: &Arc<Api>,
-    stop: &CancellationToken,
-) -> Ended {
-    // Watches first, then the tree.
-    let mut watch = zookeeper.watch_trees(CONTROLLER_WATCHES);
-    let (inputs, mut incoming) = mpsc::unbounded_channel();
+    station: Station<'_>,
+) -> anyhow::Result<Ended> {
+    let Station { identity, api, health, stop } = station;
     let (replies, mut answers) = mpsc::unbounded_channel();
-    let (requests, mut asked) = mpsc::channel(WAITING_MAX);
-    let now = Millis(0);
-    let mut runtime = Runtime {
-        zookeeper: zookeeper.clone(),
-        outbox: Outbox::new(config.controller_id, office.epoch, config.socket_timeout, replies),
-        machine: Machine::new(config.machine, office.epoch, office.epoch_version, now),
-        mirror: Mirror::default(),
-        started: Instant::now(),
-        inputs,
-        writes: HashMap::new(),
-        waiting: HashMap::new(),
-        next_request: 0,
-        deposed: false,
+    let (inputs, incoming) = mpsc::unbounded_channel();
+    // Watches first, then the tree.
+    let mut watched = Watched { watch: zookeeper.watch_trees(CONTROLLER_WATCHES), incoming };
+    let mut runtime = Runtime::standby(zookeeper, config, inputs, replies);
+    let office = match runtime.until_elected(&mut watched, identity, stop).await? {
+        Elected::Office(office) => office,
+        Elected::Not(ended) => return Ok(ended),
     };
+    if let Err(error) = prepare(zookeeper).await {
+        // The office is lost with the session, or tried again in it.
+        warn!("the persistent znodes cannot be created: {error}");
+        resign(zookeeper).await;
+        return Ok(Ended::Deposed);
+    }
+    let Watched { mut watch, mut incoming } = watched;
+    watch.caught_up().await;
+    let (requests, mut asked) = mpsc::channel(WAITING_MAX);
+    runtime.take_office(office);
+    health.set_role(Role::Active(office.epoch));
     api.open(requests);
     let ended = loop {
+        if watch.is_current() {
+            runtime.decide_if_loaded();
+        } else {
+            // Deaf since the connection was lost: nothing is decided before the tree was read again (L1).
+            runtime.decide_nothing();
+        }
+        if runtime.deposed {
+            break Ended::Deposed;
+        }
+        runtime.read_next();
         let deadline = runtime.deadline();
         tokio::select! {
             () = stop.cancelled() => break Ended::Stopped,
             event = watch.next() => match event {
                 None => break Ended::Session,
-                Some(TreeEvent::Reset) => runtime.reset(),
+                Some(TreeEvent::Reset) => {
+                    runtime.reset();
+                    runtime.look_at_office();
+                }
                 Some(TreeEvent::Dirty(paths)) => runtime.dirty(paths),
             },
             Some(input) = incoming.recv() => {
-                runtime.input(input, watch.is_current());
+                runtime.input(input);
                 for _ in 0..INPUTS_AT_ONCE {
                     let Ok(input) = incoming.try_recv() else { break };
-                    runtime.input(input, watch.is_current());
+                    runtime.input(input);
                 }
             }
             Some(reply) = answers.recv() => runtime.reply(reply),
             Some(request) = asked.recv() => runtime.request(request),
             () = sleep_until(deadline) => runtime.apply(Event::Tick),
         }
-        if !watch.is_current() {
-            // Deaf since the connection was lost: nothing is decided before the tree was read again (L1).
-            runtime.apply(Event::Reloading);
-        }
-        if runtime.deposed {
-            break Ended::Deposed;
-        }
-        runtime.read_next();
     };
     api.close();
-    ended
+    Ok(ended)
 }
 
 impl Runtime {
+    /// A controller that has no office yet.
+    fn standby(
+        zookeeper: &ZooKeeper,
+        config: RuntimeConfig,
+        inputs: mpsc::UnboundedSender<Input>,
+        replies: mpsc::UnboundedSender<Reply>,
+    ) -> Self {
+        let epoch = ControllerEpoch(0);
+        Self {
+            zookeeper: zookeeper.clone(),
+            outbox: Outbox::new(config.controller_id, epoch, config.socket_timeout, replies),
+            machine: Machine::new(config.machine, epoch, 0, Millis(0)),
+            mirror: Mirror::default(),
+            memory: Memory::default(),
+            started: Instant::now(),
+            inputs,
+            writes: HashMap::new(),
+            waiting: HashMap::new(),
+            next_request: 0,
+            deposed: false,
+        }
+    }
+
     fn now(&self) -> Millis {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -157,10 +205,27 @@ impl Runtime {
     }
 
     /// The watches were set anew: decide nothing before everything was read.
-    fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.mirror.read_everything();
+        self.memory.complete = false;
+        self.decide_nothing();
+    }
+
+    fn decide_nothing(&mut self) {
+        self.memory.loaded = false;
         self.apply(Event::Reloading);
-        self.look_at_office();
+    }
+
+    fn decide_if_loaded(&mut self) {
+        if self.memory.is_current() && !self.memory.loaded {
+            self.memory.loaded = true;
+            self.apply(Event::Loaded);
+        }
+    }
+
+    fn take_office(&mut self, office: Office) {
+        self.machine.take_office(office.epoch, office.epoch_version, self.now());
+        self.memory.elected(&self.mirror);
     }
 
     fn dirty(&mut self, paths: Vec<String>) {
@@ -180,7 +245,7 @@ impl Runtime {
         });
     }
 
-    fn read_next(&mut self) {
+    pub(crate) fn read_next(&mut self) {
         let Some(reading) = self.mirror.next() else { return };
         let known = self.mirror.known_of(&reading);
         let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
@@ -194,22 +259,23 @@ impl Runtime {
         });
     }
 
-    fn input(&mut self, input: Input, is_current: bool) {
+    pub(crate) fn input(&mut self, input: Input) {
         match input {
             Input::InOffice(true) => {}
             Input::InOffice(false) => {
                 warn!("the znode /controller is not owned by this session any more");
                 self.deposed = true;
             }
-            Input::Read(reading, Err(_)) => self.mirror.failed(reading),
+            Input::Read(reading, Err(_)) => {
+                self.mirror.failed(reading);
+                self.memory.reading_began_late = true;
+            }
             Input::Read(reading, Ok(found)) => {
                 let facts = self.mirror.told(&reading, found);
                 if !facts.is_empty() {
                     self.apply(Event::Facts(facts));
                 }
-                if reading == Reading::All && is_current && !self.mirror.must_read_everything() {
-                    self.apply(Event::Loaded);
-                }
+                self.memory.read(&reading, &self.mirror);
             }
             Input::Written(outcomes) => self.written(outcomes),
         }

@@ -16,6 +16,7 @@ const PURE: &[&str] = &[
     "broker/src/metadata.rs",
     "broker/src/placement.rs",
     "broker/src/replica",
+    "broker/src/throttle.rs",
     "broker/src/topic_plan.rs",
     "broker/src/waiters.rs",
     "cli/src/groups/goal.rs",
@@ -54,6 +55,7 @@ const SHELL: &[&str] = &[
     "controller/src/outbox.rs",
     "controller/src/process.rs",
     "controller/src/runtime.rs",
+    "controller/src/standby.rs",
     "controller/src/story.rs",
     "controller/src/watches.rs",
 ];

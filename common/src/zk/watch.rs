@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::{self, BoxStream, SelectAll};
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -43,6 +43,9 @@ pub struct TreeWatch {
 struct Shared {
     pending: Mutex<Pending>,
     changed: Notify,
+    /// Somebody waits for [`TreeWatch::caught_up`].
+    asked: Notify,
+    passed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,8 @@ struct Pending {
     reset: bool,
     dirty: BTreeSet<String>,
     ended: bool,
+    /// Whoever waits for the events that have arrived.
+    catching_up: bool,
 }
 
 impl ZooKeeper {
@@ -89,6 +94,24 @@ impl TreeWatch {
         }
     }
 
+    /// Waits until every change that was made before the last answer of this session was sent has been marked, or the
+    /// watches are lost, so that a `Reset` will follow. A server sends the event of a change before any answer that
+    /// is newer, and the client hands both on in that order; only the watches' own queues may still hold it.
+    pub async fn caught_up(&self) {
+        self.shared.pending.lock().catching_up = true;
+        self.shared.asked.notify_one();
+        loop {
+            let passed = self.shared.passed.notified();
+            {
+                let pending = self.shared.pending.lock();
+                if !pending.catching_up || !pending.armed || pending.ended {
+                    return;
+                }
+            }
+            passed.await;
+        }
+    }
+
     /// Whether the watches are set and the `Reset` that followed was taken. While this is `false` memory may be
     /// older than it looks, and nothing may be decided from it.
     pub fn is_current(&self) -> bool {
@@ -107,6 +130,7 @@ impl Shared {
     fn update(&self, update: impl FnOnce(&mut Pending)) {
         update(&mut self.pending.lock());
         self.changed.notify_one();
+        self.passed.notify_waiters();
     }
 
     fn armed(&self) {
@@ -205,6 +229,17 @@ impl Follower {
             let event = tokio::select! {
                 // No stream may be asked for more after its last event, and each ends in the same one.
                 event = events.next() => event,
+                () = self.shared.asked.notified() => match events.next().now_or_never() {
+                    // Until none is left.
+                    Some(event) => {
+                        self.shared.asked.notify_one();
+                        event
+                    }
+                    None => {
+                        self.shared.update(|pending| pending.catching_up = false);
+                        continue;
+                    }
+                },
                 () = self.zookeeper.inner.closing.cancelled() => return Interruption::ClientEnded,
                 () = sleep_until(arm_again) => {
                     let Ok(fresh) = self.arm(client).await else { return Interruption::Reconnect };

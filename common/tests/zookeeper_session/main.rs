@@ -52,6 +52,7 @@ scenarios!(
     closing_without_a_connection_does_not_hang,
     watches_set_anew_go_on_and_do_not_disturb_one_another,
     no_change_is_missed_through_cut_connections,
+    who_has_caught_up_has_heard_of_everything_that_was_answered,
     a_multi_answers_each_operation_of_the_caller,
     the_chroot_and_the_parents_are_created,
     a_lost_answer_is_unknown_and_the_znode_tells,
@@ -232,6 +233,34 @@ async fn a_session_that_the_client_gave_up_is_attached_again(mut server: TestSer
     zookeeper.create_if_absent("/brokers/topics/t", b"").await.unwrap();
     assert_eq!(watch.next().await, Some(TreeEvent::Dirty(vec!["/brokers/topics/t".to_owned()])));
     zookeeper.close().await;
+}
+
+/// What a standby controller stands on when it takes office: every change before its claim is marked.
+async fn who_has_caught_up_has_heard_of_everything_that_was_answered(server: TestServer) {
+    let zookeeper = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(4)).await;
+    let other = connect(format!("127.0.0.1:{}", server.port), Duration::from_secs(4)).await;
+    let mut watch = zookeeper.watch_trees(&["/a", "/b", "/c"]);
+    assert_eq!(watch.next().await, Some(TreeEvent::Reset));
+    for round in 0..30 {
+        let mut expected = Vec::new();
+        for root in ["/a", "/b", "/c"] {
+            other.create_if_absent(root, b"").await.unwrap();
+            let ops: Vec<Op> =
+                (0..50).map(|n| create(&format!("{root}/{round}-{n}"), "", Lifetime::Persistent)).collect();
+            other.multi(&ops).await.unwrap();
+            expected.extend(ops.iter().map(|op| op.path().to_owned()));
+        }
+        zookeeper.create_if_absent(&format!("/claim-{round}"), b"").await.unwrap();
+        watch.caught_up().await;
+        assert!(watch.is_current());
+        let Some(TreeEvent::Dirty(dirty)) = watch.next().await else { panic!("the watches were lost") };
+        let missing: Vec<&String> = expected.iter().filter(|path| !dirty.contains(path)).collect();
+        assert_eq!(missing, Vec::<&String>::new(), "round {round}");
+    }
+    other.close().await;
+    zookeeper.close().await;
+    // Nobody waits for a session that has ended.
+    watch.caught_up().await;
 }
 
 /// Scenario L1: memory that follows the tree through cut connections ends up equal to the tree.

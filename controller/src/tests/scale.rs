@@ -10,6 +10,7 @@ use super::world::World;
 use crate::action::Action;
 use crate::event::{Event, Fact, LeaderNode, Millis, Read, Registration, Versioned, WriteOutcome};
 use crate::machine::Machine;
+use crate::queue::{BrokerQueue, Outgoing};
 
 const BROKERS: i32 = 3;
 
@@ -81,14 +82,16 @@ fn a_broker_failure_costs_what_the_broker_led() {
     let actions = machine.apply(Event::Written(writes), Millis(2));
     let orders = actions.iter().filter(|action| matches!(action, Action::LeaderAndIsr { .. })).count();
     assert_eq!(orders, 2_000, "one order for each of the two live hosts");
-    let changes: usize = actions
-        .iter()
-        .map(|action| match action {
-            Action::Metadata(changes) => changes.len(),
-            _ => 0,
-        })
-        .sum();
-    assert_eq!(changes, 1_000);
+    // A broker that has heard everything is told the changes and nothing else.
+    let mut queue = BrokerQueue::new();
+    assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
+    for action in &actions {
+        if let Action::Metadata(changes) = action {
+            queue.publish(changes);
+        }
+    }
+    assert!(matches!(queue.next(), Some(Outgoing::Metadata(changes)) if changes.len() == 1_000));
+    assert_eq!(queue.next(), None);
     let quiet = machine.apply(Event::Tick, Millis(3));
     assert_eq!(quiet.len(), 0, "{quiet:?}");
 }

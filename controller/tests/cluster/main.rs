@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod byte_counter;
 mod fake_broker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use zurau_common::zk::topic::decode_topic;
 use zurau_controller::{Controller, ControllerConfig};
 use zurau_zookeeper::{Server, ServerConfig};
 
+use byte_counter::ByteCounter;
 use fake_broker::FakeBroker;
 
 /// Long enough for a loaded machine; nothing waits for it when all is well.
@@ -278,6 +280,76 @@ async fn a_standby_takes_over() {
     let state = String::from_utf8(state.data).unwrap();
     assert!(state.contains(r#""leader_epoch":1,"controller_epoch":2"#), "{state}");
     standby.shutdown().await;
+}
+
+/// The whole tree is read once, by the standby; to take office it reads what has changed. CTL-12: what happened
+/// together with the end of the last controller is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctl_12_a_standby_has_read_the_tree_before_it_takes_over() {
+    const PARTITIONS: i32 = 200;
+    let cluster = Cluster::start().await;
+    let [one, two] = [cluster.broker(1).await, cluster.broker(2).await];
+    cluster.create("/brokers/topics/t", "").await;
+    for partition in 0..PARTITIONS {
+        cluster.create_partition("t", partition, "[2,1]").await;
+    }
+    cluster.create("/brokers/topics/u", "").await;
+    cluster.create_partition("u", 0, "[1,2]").await;
+    for path in [format!("t/{}", PARTITIONS - 1), "u/0".to_owned()] {
+        let path = format!("/brokers/topics/{path}/leader");
+        cluster.until(&path, async |cluster| cluster.text(&path).await.is_some()).await;
+    }
+    let (counter, connect) = ByteCounter::start(&cluster.connect).await;
+    let whole = read_everything(&connect, &counter).await;
+    let before = counter.received();
+    let standby = controller(2, &connect).await;
+    // Long before it is done, or long after: in any case it reads the tree once.
+    while counter.received() < before + whole / 4 {
+        tokio::task::yield_now().await;
+    }
+    let Cluster { admin, controller: first, zookeeper_server: _server, .. } = cluster;
+    tokio::join!(one.die(), first.shutdown());
+    let wait = async {
+        while two.told.lock().full_requests < 2 {
+            tokio::task::yield_now().await;
+        }
+        while two.told.lock().roles.get("u-0") != Some(&(2, 1)) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, wait).await.unwrap();
+    let read = counter.received() - before;
+    assert!(read < whole * 3 / 2, "the standby read {read} bytes; the tree takes {whole}");
+    let leader = admin.get("/brokers/topics/t/0/state").await.unwrap().unwrap();
+    assert_eq!(leader.version, 0, "a serving leader is left alone");
+    standby.shutdown().await;
+}
+
+/// Reads the partitions of `t` level by level, as a controller does, and says how many bytes that took.
+async fn read_everything(connect: &str, counter: &ByteCounter) -> u64 {
+    let config = ZooKeeperConfig {
+        connect: connect.to_owned(),
+        session_timeout: TIMEOUT,
+        connection_timeout: TIMEOUT,
+    };
+    let reader = ZooKeeper::connect(config).await.unwrap();
+    let before = counter.received();
+    let below = async |parents: Vec<String>| {
+        let children = reader.children_many(&parents).await.unwrap();
+        let pairs = parents.iter().zip(children);
+        pairs
+            .flat_map(|(parent, names)| {
+                names.unwrap_or_default().into_iter().map(move |name| format!("{parent}/{name}"))
+            })
+            .collect::<Vec<String>>()
+    };
+    let partitions = below(vec!["/brokers/topics/t".to_owned()]).await;
+    let mut paths = below(partitions.clone()).await;
+    paths.extend(partitions);
+    reader.get_many(&paths).await.unwrap();
+    let read = counter.received() - before;
+    reader.close().await;
+    read
 }
 
 /// L1: what happens while the watches are lost is noticed after the reconnect.
