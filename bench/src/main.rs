@@ -3,6 +3,7 @@
 
 mod batch;
 mod cold_start;
+mod control;
 mod full_rate;
 mod paced;
 mod produce;
@@ -25,11 +26,14 @@ struct Arguments {
 enum Workload {
     /// Produce with acks=all at full rate and at a fixed rate; memory, CPU and start-up.
     Produce(produce::ProduceArguments),
+    /// Failover, controlled shutdown, takeover and creation over numbers of partitions.
+    Control(control::ControlArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().workload {
         Workload::Produce(arguments) => produce::run(&arguments),
+        Workload::Control(arguments) => control::run(&arguments),
     };
     if let Err(error) = outcome {
         eprintln!("{error:#}");

@@ -174,7 +174,7 @@ impl ZooKeeperServer {
         };
         fs::write(&config, text).context("writing zoo.cfg")?;
         let mut command = self.place.plain_command(Path::new("java"));
-        command.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp"]);
+        command.args(["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp"]);
         command.arg(format!("{JAR}:{LOGGER_JAR}")).arg(main).arg(config);
         Ok(command)
     }
