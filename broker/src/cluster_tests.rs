@@ -21,6 +21,7 @@ use zurau_common::zk::znode::Znode;
 
 use crate::Broker;
 use crate::control::{Answered, leader_and_isr, stop_replica};
+use crate::fetch_waiter::FetchWaiter;
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::partition::{Acks, Isolation, ReadRequest, Reader};
 
@@ -157,7 +158,7 @@ async fn consumers_see_what_is_committed() {
         current_leader_epoch: LeaderEpoch(0),
         last_fetched_epoch: LeaderEpoch::UNKNOWN,
         log_start: -1,
-        reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
+        reader: Reader::Consumer { isolation: Isolation::ReadUncommitted, may_follow: false },
     };
     let answer = world.partition(1).read(&request).unwrap();
     assert_eq!((answer.high_watermark, answer.plan.read().unwrap().is_empty()), (1, false));
@@ -166,6 +167,47 @@ async fn consumers_see_what_is_committed() {
     let beyond = ReadRequest { offset: 2, ..request };
     assert_eq!(world.partition(1).read(&beyond).err(), Some(Rejection::OffsetOutOfRange));
     assert_eq!(world.partition(2).read(&request).err(), Some(Rejection::NotLeaderOrFollower));
+}
+
+/// KIP-392: in-sync followers are offered to consumers, and serve them up to their own high watermark.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_serves_consumers_what_it_knows_to_be_committed() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    world.produce(1, b'a', Acks::All).await;
+    let follower = world.partition(2);
+    let request = ReadRequest {
+        offset: 0,
+        max_bytes: 1 << 20,
+        minimum_one_batch: true,
+        current_leader_epoch: LeaderEpoch(0),
+        last_fetched_epoch: LeaderEpoch::UNKNOWN,
+        log_start: -1,
+        reader: Reader::Consumer { isolation: Isolation::ReadUncommitted, may_follow: true },
+    };
+    // Its high watermark comes with the next answer of the leader; whoever waits for it is woken.
+    while follower.status().high_watermark < 1 {
+        let waiter = FetchWaiter::new();
+        follower.wait_for_data(&waiter, follower.read(&request).unwrap().seen);
+        tokio::time::timeout(Duration::from_secs(20), waiter.woken()).await.unwrap();
+    }
+    let answer = follower.read(&request).unwrap();
+    assert_eq!((answer.high_watermark, answer.plan.read().unwrap().is_empty()), (1, false));
+    assert!(follower.serves_in(answer.leader_epoch) && !follower.leads_in(answer.leader_epoch));
+    let rows = [
+        (ReadRequest { offset: 2, ..request }, Rejection::OffsetOutOfRange),
+        (ReadRequest { current_leader_epoch: LeaderEpoch(1), ..request }, Rejection::UnknownLeaderEpoch),
+    ];
+    for (refused, rejection) in rows {
+        assert_eq!(follower.read(&refused).err(), Some(rejection));
+    }
+    let offered = |offset| {
+        let found = world.partition(1).readable_followers(offset);
+        found.iter().map(|follower| follower.broker.0).collect::<Vec<i32>>()
+    };
+    assert_eq!((offered(1), offered(2)), (vec![2, 3], vec![]), "only who holds the offset");
+    assert_eq!(follower.readable_followers(0), [], "only the leader knows");
 }
 
 fn stop_request(world: &World, topic_id: TopicId, leader_epoch: i32) -> StopReplicaRequest {

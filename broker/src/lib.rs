@@ -48,6 +48,7 @@ mod fetchers;
 mod isr_proposer;
 mod registration;
 mod take_over;
+mod throttle;
 
 mod start;
 

@@ -30,6 +30,7 @@ use crate::log::{LogConfig, LogError, PartitionLog, StorageError};
 use crate::replica::leader::{LeaderRules, LogEnds};
 use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
+use crate::throttle::Throttled;
 use crate::waiters::OffsetWaiters;
 
 use delete::DeletionWaiter;
@@ -51,6 +52,8 @@ pub(crate) struct PartitionConfig {
     pub(crate) min_insync_replicas: usize,
     /// `unclean.leader.election.enable`.
     pub(crate) unclean_election: bool,
+    pub(crate) throttled_leader: Throttled,
+    pub(crate) throttled_follower: Throttled,
 }
 
 type CommitWaiter = oneshot::Sender<Result<(), Rejection>>;
@@ -198,13 +201,23 @@ impl Partition {
         self.inner.lock().replica.view().map(|view| view.leader_epoch)
     }
 
-    /// Whether this broker leads in exactly that epoch: a read that was planned in it may be answered.
+    /// Whether this broker leads in exactly that epoch.
     pub(crate) fn leads_in(&self, leader_epoch: LeaderEpoch) -> bool {
         self.inner.lock().replica.leader().is_some_and(|leader| leader.leader_epoch() == leader_epoch)
     }
 
+    /// Whether this broker still has its role of exactly that epoch: a read that was planned in it may be answered.
+    pub(crate) fn serves_in(&self, leader_epoch: LeaderEpoch) -> bool {
+        self.inner.lock().replica.readable_in(leader_epoch).is_ok()
+    }
+
     pub(crate) fn is_leader(&self) -> bool {
         self.inner.lock().replica.leader().is_some()
+    }
+
+    /// Whether what this broker fetches for the partition counts for the followers' quota.
+    pub(crate) fn is_throttled_follower(&self) -> bool {
+        self.inner.lock().config.throttled_follower.contains(self.id.partition)
     }
 
     /// Takes a changed topic configuration.

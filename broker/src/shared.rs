@@ -13,6 +13,7 @@ use zurau_common::zk::lease::Lease;
 
 use crate::log::StorageError;
 use crate::partition::Partition;
+use crate::throttle::Throttles;
 
 /// What a partition cannot do itself, because it needs the network or ZooKeeper.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ pub(crate) struct ReplicationSettings {
 pub(crate) struct Shared {
     pub(crate) own: BrokerId,
     pub(crate) replication: ReplicationSettings,
+    pub(crate) throttles: Throttles,
     started: Instant,
     broker_epoch: AtomicI64,
     lease: RwLock<Option<Lease>>,
@@ -52,11 +54,13 @@ impl Shared {
     pub(crate) fn new(
         own: BrokerId,
         replication: ReplicationSettings,
+        throttles: Throttles,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<PartitionRequest>) {
         let (requests, receiver) = mpsc::unbounded_channel();
         let shared = Self {
             own,
             replication,
+            throttles,
             started: Instant::now(),
             broker_epoch: AtomicI64::new(-1),
             lease: RwLock::new(None),

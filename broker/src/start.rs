@@ -4,6 +4,7 @@ mod stop;
 
 mod tasks;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::partition_config::partition_config;
 use crate::partitions::{LoadingProgress, Partitions, space_marks};
 use crate::registration::{Conflict, Identity, Registrar};
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
+use crate::throttle::Throttles;
 use crate::topic_configs::Changed;
 
 pub(crate) use stop::shutdown;
@@ -187,14 +189,14 @@ fn open(
         lag_max_ms: millis(config.replica_lag_time_max),
         fetch_wait_max_ms: millis(config.replica_fetch_wait_max),
     };
-    let (shared, requests) = Shared::new(config.broker_id, settings);
+    let (shared, requests) = Shared::new(config.broker_id, settings, Throttles::new(&config.settings));
     let directories = open_directories(&config)?;
     // What cannot be opened is not used until the next start; an index into `log.dirs` is one of those that can.
     let config = BrokerConfig {
         log_dirs: directories.0.iter().map(|directory| directory.path().to_owned()).collect(),
         ..config
     };
-    let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
+    let default = partition_config(&config, &config.topic_defaults, &BTreeMap::new());
     let partitions = Partitions::new(Arc::clone(&shared), directories, default);
     partitions.check_space(space_marks(&config.settings));
     let threads = config.num_recovery_threads_per_data_dir.max(LOADING_THREADS_MIN);
@@ -272,11 +274,13 @@ async fn enter(
 }
 
 fn apply_config(context: &BrokerContext, changed: &Changed) {
-    let expiration = context.config.producer_id_expiration;
-    let config_of = |topic: &str| partition_config(&context.topic_configs.get(topic), expiration);
+    let configs = &context.topic_configs;
+    let config_of =
+        |topic: &str| partition_config(&context.config, &configs.get(topic), &configs.overrides(topic));
     match changed {
         Changed::Topic(topic) => context.partitions.update_topic_config(topic, Some(config_of(topic))),
         Changed::Everything => {
+            context.shared.throttles.set_rates(&configs.broker_config().settings);
             context.partitions.set_default_config(config_of(""));
             let topics: std::collections::BTreeSet<_> =
                 context.partitions.all().iter().map(|partition| Arc::clone(&partition.id().topic)).collect();

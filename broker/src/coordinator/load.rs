@@ -85,7 +85,7 @@ pub(crate) async fn load<S: Replay>(
             current_leader_epoch: leader_epoch,
             last_fetched_epoch: LeaderEpoch::UNKNOWN,
             log_start: -1,
-            reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
+            reader: Reader::Consumer { isolation: Isolation::ReadUncommitted, may_follow: false },
         })?;
         if answer.plan.is_empty() {
             if target <= answer.high_watermark {

@@ -44,6 +44,8 @@ struct Followed {
     partition: Arc<Partition>,
     ask_from: Option<Instant>,
     back_off_ms: u64,
+    /// The last answer left it with everything that was committed; such a one is never throttled.
+    in_sync: bool,
 }
 
 /// The partitions of one fetcher; changed by the control plane, read by the fetcher.
@@ -55,7 +57,7 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn add(&self, partition: Arc<Partition>) {
-        let followed = Followed { ask_from: None, back_off_ms: 0, partition };
+        let followed = Followed { ask_from: None, back_off_ms: 0, in_sync: false, partition };
         self.followed.lock().insert(followed.partition.id().clone(), followed);
     }
 
@@ -72,13 +74,17 @@ impl Work {
         self.grown.notify_one();
     }
 
-    /// What to ask now, and when to look again if that is before anything else happens.
-    fn questions(&self, leader: BrokerId) -> (Vec<Question>, Option<Instant>) {
+    /// What to ask now, and when to look again if that is before anything else happens. `throttle_ms`: how long those
+    /// that are throttled and not in sync have to wait.
+    fn questions(&self, leader: BrokerId, throttle_ms: Option<u64>) -> (Vec<Question>, Option<Instant>) {
         let now = Instant::now();
+        let throttled_until = throttle_ms.map(|wait_ms| now + Duration::from_millis(wait_ms));
         let mut next: Option<Instant> = None;
         let mut questions = Vec::new();
         for followed in self.followed.lock().values() {
-            if let Some(at) = followed.ask_from.filter(|at| now < *at) {
+            let throttled =
+                throttled_until.filter(|_| !followed.in_sync && followed.partition.is_throttled_follower());
+            if let Some(at) = followed.ask_from.filter(|at| now < *at).or(throttled) {
                 next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
@@ -89,8 +95,9 @@ impl Work {
         (questions, next)
     }
 
-    fn go_on(&self, id: &TopicPartition) {
+    fn go_on(&self, id: &TopicPartition, in_sync: bool) {
         if let Some(followed) = self.followed.lock().get_mut(id) {
+            followed.in_sync = in_sync;
             followed.back_off_ms = 0;
             followed.ask_from = None;
         }
@@ -163,7 +170,8 @@ impl Fetcher {
     /// Asks again and again over one connection. Ends with the reason why that has become useless.
     async fn fetch_from(&self, peer: &Peer) -> String {
         loop {
-            let (questions, next) = self.work.questions(self.leader);
+            let throttle_ms = self.shared.throttles.follower.exceeded(self.shared.now_ms());
+            let (questions, next) = self.work.questions(self.leader, throttle_ms);
             if questions.is_empty() {
                 let later = Instant::now() + Duration::from_secs(3_600);
                 tokio::select! {
@@ -255,6 +263,9 @@ impl Fetcher {
         let Question { partition, position } = question;
         let records = data.records.clone().unwrap_or_default();
         let outcome = outcome_of(&data);
+        if !records.is_empty() && partition.is_throttled_follower() {
+            self.shared.throttles.follower.record(records.len(), self.shared.now_ms());
+        }
         let mut step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
         if step == FetchStep::AskLeaderStart {
             step = match self.leader_start(peer, question).await {
@@ -272,7 +283,10 @@ impl Fetcher {
             }
             // Whoever changed the role changes the set of partitions too; until then it is not asked about.
             FetchStep::Stop => {}
-            FetchStep::Continue | FetchStep::AskLeaderStart => self.work.go_on(partition.id()),
+            FetchStep::Continue | FetchStep::AskLeaderStart => {
+                let reached = partition.fetch_position().map_or(-1, |position| position.offset);
+                self.work.go_on(partition.id(), data.high_watermark <= reached);
+            }
         }
     }
 

@@ -65,6 +65,7 @@ impl Partition {
             let Some(current) = position(inner) else { return FetchStep::Stop };
             let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
             let records = if is_full { &nothing } else { records };
+            let committed = log.high_watermark();
             let own_end_of = |epoch| {
                 let end = log.end_offset_for_epoch(epoch);
                 EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset }
@@ -78,6 +79,10 @@ impl Partition {
                 FollowerAction::BackOff(rejection) => return FetchStep::BackOff(rejection),
                 FollowerAction::Ignore => return FetchStep::Continue,
             };
+            if log.high_watermark() != committed {
+                // Consumers wait here too (KIP-392).
+                inner.committed_waiters.take(&mut wakes.fetches);
+            }
             self.conclude(inner, wakes, applied)
         });
         // Records are not taken below the hard mark; high watermark and log start are, since deletion goes on (D17).

@@ -1,4 +1,5 @@
-//! Reads on the leader: fetches of followers and consumers, offsets by time, ends of epochs.
+//! Reads: fetches of followers and consumers, offsets by time, ends of epochs. Consumers that can be sent to another
+//! replica may read on a follower too, up to its own high watermark (KIP-392); everything else is the leader's.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::fetch_waiter::FetchWaiter;
 use crate::log::{AbortedTransaction, EpochEnd, PartitionLog, ReadError, ReadPlan, StorageError};
 use crate::replica::leader::Leader;
 use crate::replica::progress::FollowerFetch;
+use crate::replica::selector::Readable;
 
 /// How far a consumer may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +26,11 @@ pub(crate) enum Isolation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     /// `broker_epoch`: the registration that the follower names (Fetch from v15).
-    Follower {
-        broker: BrokerId,
-        broker_epoch: Option<BrokerEpoch>,
-    },
+    Follower { broker: BrokerId, broker_epoch: Option<BrokerEpoch> },
     Consumer {
         isolation: Isolation,
+        /// Fetch from v11: it can read from a follower, and be sent there.
+        may_follow: bool,
     },
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Seen {
 }
 
 /// The answer to a fetch of one partition; the records are read by `plan`, outside of the lock. After that,
-/// [`Partition::leads_in`] tells whether the answer may still be sent.
+/// [`Partition::serves_in`] tells whether the answer may still be sent.
 #[derive(Debug)]
 pub(crate) struct ReadAnswer {
     pub(crate) plan: ReadPlan,
@@ -69,9 +70,13 @@ pub(crate) struct ReadAnswer {
     pub(crate) log_start_offset: i64,
     /// The reader's history parts from the leader's here; there are no records then (KIP-595).
     pub(crate) diverging: Option<EpochEnd>,
+    /// The consumer shall read from this follower instead; there are no records then (KIP-392).
+    pub(crate) preferred_read_replica: Option<BrokerId>,
     /// Aborted transactions among the records; `None` unless read with [`Isolation::ReadCommitted`].
     pub(crate) aborted: Option<Vec<AbortedTransaction>>,
     pub(crate) seen: Seen,
+    /// What the answer carries counts for the leaders' quota.
+    pub(crate) counts_as_throttled: bool,
     /// Kept until the answer is made: time inside this leader is not the follower's lag (D5).
     _hold: Option<FetchHold>,
 }
@@ -134,14 +139,19 @@ impl Partition {
         inner.replica.leader().filter(|leader| self.may_serve(leader)).map(Leader::leader_epoch)
     }
 
-    /// Reads as the leader. A follower's offset is noted as its progress, unless its history diverges.
+    /// Reads. A follower's offset is noted as its progress, unless its history diverges.
     ///
     /// # Errors
     /// Not the leader, wrong epoch, an offset outside the log, a follower that is no host.
     pub(crate) fn read(self: &Arc<Self>, request: &ReadRequest) -> Result<ReadAnswer, Rejection> {
         let fetched_ms = self.shared.now_ms();
         let answer = self.step(|inner, wakes| {
-            let leader_epoch = inner.replica.leader_in(request.current_leader_epoch)?.leader_epoch();
+            let leader_epoch = match request.reader {
+                Reader::Consumer { may_follow: true, .. } => {
+                    inner.replica.readable_in(request.current_leader_epoch)?
+                }
+                _ => inner.replica.leader_in(request.current_leader_epoch)?.leader_epoch(),
+            };
             let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
             if let Some(diverging) = divergence(log, request)? {
                 return Ok(self.answer(inner, request, ReadPlan::EMPTY, (leader_epoch, Some(diverging))));
@@ -194,9 +204,12 @@ impl Partition {
         let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
         let bound = match request.reader {
             Reader::Follower { .. } => log.log_end_offset(),
-            Reader::Consumer { isolation: Isolation::ReadUncommitted } => log.high_watermark(),
-            Reader::Consumer { isolation: Isolation::ReadCommitted } => log.last_stable_offset(),
+            Reader::Consumer { isolation: Isolation::ReadUncommitted, .. } => log.high_watermark(),
+            Reader::Consumer { isolation: Isolation::ReadCommitted, .. } => log.last_stable_offset(),
         };
+        if self.must_wait(inner, request.reader) {
+            return Ok(self.answer(inner, request, ReadPlan::EMPTY, (leader_epoch, None)));
+        }
         let plan = log
             .read_plan(request.offset, request.max_bytes, bound, request.minimum_one_batch)
             .map_err(|error| match error {
@@ -204,13 +217,24 @@ impl Partition {
                 ReadError::Storage(error) => self.refuse_read(error),
             })?;
         let aborted = match request.reader {
-            Reader::Consumer { isolation: Isolation::ReadCommitted } => {
+            Reader::Consumer { isolation: Isolation::ReadCommitted, .. } => {
                 let found = log.aborted_transactions(request.offset, bound);
                 Some(found.map_err(|error| self.refuse_read(error))?)
             }
             _ => None,
         };
         Ok(ReadAnswer { aborted, ..self.answer(inner, request, plan, (leader_epoch, None)) })
+    }
+
+    /// A follower that is not in sync gets nothing while throttled replicas have had more than their rate; one in sync
+    /// always does (RSN-11).
+    fn must_wait(&self, inner: &Inner, reader: Reader) -> bool {
+        let Reader::Follower { broker, .. } = reader else { return false };
+        let in_sync =
+            inner.replica.leader().is_some_and(|leader| leader.isr().stored().isr.contains(&broker));
+        !in_sync
+            && inner.config.throttled_leader.contains(self.id.partition)
+            && self.shared.throttles.leader.exceeded(self.shared.now_ms()).is_some()
     }
 
     fn answer(
@@ -230,8 +254,10 @@ impl Partition {
             last_stable_offset: log.last_stable_offset(),
             log_start_offset: log.log_start_offset(),
             diverging,
+            preferred_read_replica: None,
             aborted: None,
             seen: Seen { leader_epoch, end, follower },
+            counts_as_throttled: follower && inner.config.throttled_leader.contains(self.id.partition),
             _hold: None,
         }
     }
@@ -241,8 +267,8 @@ impl Partition {
     pub(crate) fn wait_for_data(&self, waiter: &Arc<FetchWaiter>, seen: Seen) {
         let mut inner = self.inner.lock();
         let Inner { replica, log, committed_waiters, appended_waiters, .. } = &mut *inner;
-        let unchanged = match (replica.leader(), log) {
-            (Some(leader), Some(log)) if leader.leader_epoch() == seen.leader_epoch => {
+        let unchanged = match (replica.readable_in(seen.leader_epoch), log) {
+            (Ok(_), Some(log)) => {
                 let end = if seen.follower { log.log_end_offset() } else { log.high_watermark() };
                 end == seen.end
             }
@@ -256,6 +282,13 @@ impl Partition {
         } else {
             committed_waiters.add(waiter);
         }
+    }
+
+    /// The in-sync followers that a consumer of this offset could read from instead; none unless this broker leads.
+    pub(crate) fn readable_followers(&self, offset: i64) -> Vec<Readable> {
+        let now_ms = self.shared.now_ms();
+        let inner = self.inner.lock();
+        inner.replica.leader().map(|leader| leader.readable_at(offset, now_ms)).unwrap_or_default()
     }
 
     /// Finds an offset. `isolation`: `None` for a follower, which sees the whole log. `Ok(None)`: there is no such

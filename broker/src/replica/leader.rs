@@ -11,6 +11,7 @@ use zurau_common::zk::isr::StoredIsr;
 
 use super::isr::{IsrState, Proposal};
 use super::progress::{FollowerFetch, Progress};
+use super::selector::Readable;
 
 /// How long a refused change is not proposed again.
 const PROPOSAL_PAUSE_MS: u64 = 1_000;
@@ -135,6 +136,21 @@ impl Leader {
     pub(crate) fn low_watermark(&self, own_log_start: i64) -> Option<i64> {
         let live = self.followers.values().filter(|progress| !progress.is_gone());
         live.map(Progress::log_start).try_fold(own_log_start, |lowest, told| Some(lowest.min(told?)))
+    }
+
+    /// Members of the stored ISR, other than this leader, that are alive and hold the offset.
+    pub(crate) fn readable_at(&self, offset: i64, now_ms: u64) -> Vec<Readable> {
+        let members = self.followers.iter().filter(|(id, progress)| {
+            self.isr.stored().isr.contains(id)
+                && !progress.is_gone()
+                && progress.log_start().is_some_and(|start| start <= offset)
+        });
+        members
+            .filter_map(|(id, progress)| {
+                let log_end = progress.log_end().filter(|end| offset <= *end)?;
+                Some(Readable { broker: *id, log_end, behind_ms: progress.behind_ms(now_ms) })
+            })
+            .collect()
     }
 
     /// The follower's fetch that came at `fetched_ms` has been answered.

@@ -10,6 +10,8 @@ pub(crate) mod leader;
 
 pub(crate) mod follower;
 
+pub(crate) mod selector;
+
 use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
@@ -145,6 +147,20 @@ impl Replica {
                 Err(Rejection::NotLeaderOrFollower)
             }
             (_, None) => Err(Rejection::NotLeaderOrFollower),
+        }
+    }
+
+    /// The epoch of a replica that consumers may read from, if the asker's epoch is right: the leader, or a follower up to
+    /// its own high watermark (KIP-392).
+    ///
+    /// # Errors
+    /// Neither; the asker is behind or ahead.
+    pub(crate) fn readable_in(&self, asked: LeaderEpoch) -> Result<LeaderEpoch, Rejection> {
+        match &self.role {
+            Role::Follower(follower) => {
+                check_epoch(asked, follower.leader_epoch).map(|()| follower.leader_epoch)
+            }
+            _ => self.leader_in(asked).map(Leader::leader_epoch),
         }
     }
 

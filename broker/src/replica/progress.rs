@@ -124,6 +124,11 @@ impl Progress {
         self.last_fetch.map(|fetch| fetch.at_ms)
     }
 
+    /// Milliseconds since the follower last held everything.
+    pub(crate) fn behind_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.caught_up_ms)
+    }
+
     /// Whether the follower has not held everything for longer than `lag_max_ms`. Time that its fetch spends inside
     /// the leader does not count (D5), and a follower that holds everything never lags, however silent it is.
     pub(crate) fn is_lagging(&self, leader_log_end: i64, lag_max_ms: u64, now_ms: u64) -> bool {

@@ -13,6 +13,14 @@ use super::settings::{ConfigError, Problems, Settings, duration_of_millis};
 use super::topic::TopicConfig;
 use crate::id::BrokerId;
 
+/// Which replica a consumer is sent to (KIP-392).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicaSelector {
+    Leader,
+    /// One that is in sync and in the consumer's rack, if there is one.
+    RackAware,
+}
+
 /// Who stores an ISR change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IsrUpdatePath {
@@ -78,6 +86,7 @@ pub struct BrokerConfig {
     pub replica_socket_timeout: Duration,
     pub replica_high_watermark_checkpoint_interval: Duration,
     pub isr_update_path: IsrUpdatePath,
+    pub replica_selector: ReplicaSelector,
 
     pub controlled_shutdown_enable: bool,
     pub controlled_shutdown_max_retries: u32,
@@ -150,6 +159,12 @@ impl BrokerConfig {
             isr_update_path: match s.text("isr.update.path") {
                 "zookeeper" => IsrUpdatePath::Zookeeper,
                 _ => IsrUpdatePath::Controller,
+            },
+            replica_selector: match s.get("replica.selector.class") {
+                Some(("rack-aware" | "org.apache.kafka.common.replica.RackAwareReplicaSelector", _)) => {
+                    ReplicaSelector::RackAware
+                }
+                _ => ReplicaSelector::Leader,
             },
             controlled_shutdown_enable: s.boolean("controlled.shutdown.enable"),
             controlled_shutdown_max_retries: s.number("controlled.shutdown.max.retries"),
@@ -322,6 +337,7 @@ mod tests {
         assert_eq!((config.num_partitions, config.default_replication_factor), (1, 1));
         assert_eq!(config.replica_lag_time_max, Duration::from_secs(30));
         assert_eq!(config.isr_update_path, IsrUpdatePath::Controller);
+        assert_eq!(config.replica_selector, ReplicaSelector::Leader);
         assert_eq!(config.stray_retention, Duration::from_secs(7 * 24 * 3600));
         assert_eq!(config.connections_max_idle, Some(Duration::from_secs(600)));
     }
@@ -337,6 +353,7 @@ mod tests {
             ("inter.broker.listener.name", "in"),
             ("connections.max.idle.ms", "-1"),
             ("isr.update.path", "zookeeper"),
+            ("replica.selector.class", "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
             ("log.retention.ms", "5"),
             ("zookeeper.connection.timeout.ms", "9"),
         ])
@@ -346,6 +363,7 @@ mod tests {
         assert_eq!(config.inter_broker_listener().address(), "10.0.0.1:9093");
         assert_eq!(config.connections_max_idle, None);
         assert_eq!(config.isr_update_path, IsrUpdatePath::Zookeeper);
+        assert_eq!(config.replica_selector, ReplicaSelector::RackAware);
         assert_eq!(config.topic_defaults.retention, Some(Duration::from_millis(5)));
         assert_eq!(config.zookeeper_connection_timeout, Duration::from_millis(9));
         let dynamic = BTreeMap::from([("log.retention.ms".to_owned(), "6".to_owned())]);

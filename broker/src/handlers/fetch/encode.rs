@@ -26,6 +26,8 @@ pub(super) struct PartitionAnswer {
     pub(super) log_start_offset: i64,
     pub(super) diverging: Option<EpochEnd>,
     pub(super) current_leader: Option<(BrokerId, LeaderEpoch)>,
+    /// Where the consumer shall read instead (KIP-392).
+    pub(super) preferred_read_replica: Option<BrokerId>,
     /// `None`: the reader did not ask for committed records only.
     pub(super) aborted: Option<Vec<AbortedTransaction>>,
     pub(super) records: Bytes,
@@ -41,6 +43,7 @@ impl PartitionAnswer {
             log_start_offset: -1,
             diverging: None,
             current_leader: None,
+            preferred_read_replica: None,
             aborted: Some(Vec::new()),
             records: Bytes::new(),
         }
@@ -152,7 +155,7 @@ impl Writer {
             self.tags_end();
         }
         if 11 <= self.version {
-            self.open.put_i32(-1); // preferred read replica
+            self.open.put_i32(partition.preferred_read_replica.map_or(-1, |broker| broker.0));
         }
         self.records(&partition.records);
         self.partition_tags(partition);
@@ -240,6 +243,7 @@ mod tests {
             log_start_offset: 5,
             diverging: Some(EpochEnd { leader_epoch: 3, end_offset: 44 }),
             current_leader: Some((BrokerId(2), LeaderEpoch(9))),
+            preferred_read_replica: Some(BrokerId(3)),
             aborted: Some(vec![AbortedTransaction {
                 producer_id: 7,
                 first_offset: 8,
@@ -269,7 +273,9 @@ mod tests {
                 };
                 aborted.iter().map(wire).collect()
             }))
-            .with_preferred_read_replica((-1).into())
+            .with_preferred_read_replica(
+                answer.preferred_read_replica.filter(|_| 11 <= version).map_or(-1, |broker| broker.0).into(),
+            )
             .with_records(Some(answer.records.clone()));
         if let Some(end) = answer.diverging.filter(|_| 12 <= version) {
             data.diverging_epoch.epoch = end.leader_epoch;

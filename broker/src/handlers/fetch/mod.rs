@@ -3,9 +3,9 @@
 //!
 //! - An answer waits up to `max_wait_ms` until `min_bytes` are there; an error or a diverging epoch ends the wait.
 //! - The first batch of an answer is returned whole, however small the limits are.
-//! - v4 isolation level; v7 sessions (`session`); v9 the reader's leader epoch; v10 allows zstd; v12 the epoch of the
-//!   last fetched record, answered with the point of divergence; v13 topics by id; v15 the follower's broker epoch;
-//!   v16 names the leader when this broker is not it; v17 the follower's directory, of no use in ZooKeeper mode.
+//! - v4 isolation level; v7 sessions (`session`); v9 the reader's leader epoch; v10 allows zstd; v11 the consumer's rack,
+//!   answered with the replica to read from; v12 the epoch of the last fetched record, answered with the point of
+//!   divergence; v13 topics by id; v15 the follower's broker epoch; v16 names the leader when this broker is not it; v17 the follower's directory, of no use in ZooKeeper mode.
 //! - Records are passed from the log to the socket as they are (`encode`).
 
 mod encode;
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use kafka_protocol::messages::FetchRequest;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
+use zurau_common::config::ReplicaSelector;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::server::{Answer, Connection, Frame};
@@ -29,7 +30,9 @@ use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Reply, Starting, ready};
 use crate::context::BrokerContext;
 use crate::fetch_waiter::FetchWaiter;
+use crate::log::ReadPlan;
 use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
+use crate::replica::selector::nearest;
 
 /// First version that names topics by id.
 const TOPIC_IDS_FROM: i16 = 13;
@@ -37,6 +40,9 @@ const TOPIC_IDS_FROM: i16 = 13;
 const ZSTD_FROM: i16 = 10;
 /// First version that names the leader beside an error.
 const LEADER_HINTS_FROM: i16 = 16;
+
+/// First version that names the consumer's rack, and whose consumers may read from followers (KIP-392).
+const RACKS_FROM: i16 = 11;
 
 /// Larger answers are read on a thread that may wait for the disk.
 const READ_AT_ONCE_BYTES_MAX: usize = 128 << 10;
@@ -70,6 +76,7 @@ fn begin(call: Call, request: &FetchRequest) -> Answer {
             let job = Job {
                 reply,
                 reader,
+                rack: rack(&call.context, request, reader),
                 bytes_min: usize::try_from(request.min_bytes).unwrap_or(0).min(bytes_max),
                 bytes_max,
                 deadline: Instant::now()
@@ -95,7 +102,14 @@ fn reader(request: &FetchRequest, version: i16) -> Reader {
     }
     let isolation =
         if request.isolation_level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted };
-    Reader::Consumer { isolation }
+    Reader::Consumer { isolation, may_follow: RACKS_FROM <= version }
+}
+
+/// The rack in which a replica is looked for.
+fn rack(context: &BrokerContext, request: &FetchRequest, reader: Reader) -> Option<String> {
+    let wanted = matches!(reader, Reader::Consumer { may_follow: true, .. })
+        && context.config.replica_selector == ReplicaSelector::RackAware;
+    wanted.then(|| request.rack_id.to_string()).filter(|rack| !rack.is_empty())
 }
 
 fn session_request(request: &FetchRequest, version: i16, is_follower: bool) -> SessionRequest {
@@ -144,6 +158,8 @@ struct Job {
     connection: Connection,
     reply: Reply,
     reader: Reader,
+    /// Of a consumer that may be sent to another replica.
+    rack: Option<String>,
     bytes_min: usize,
     bytes_max: usize,
     deadline: Instant,
@@ -207,7 +223,7 @@ impl Job {
         };
         let partition =
             found.ok_or_else(|| not_hosted(&self.context.metadata.image(), &key.topic, key.partition))?;
-        let answer = partition.read(&ReadRequest {
+        let mut answer = partition.read(&ReadRequest {
             offset: fetch.offset,
             max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(left),
             minimum_one_batch: first,
@@ -216,7 +232,26 @@ impl Job {
             log_start: fetch.log_start,
             reader: self.reader,
         })?;
+        if answer.diverging.is_none()
+            && let Some(broker) = self.nearer_replica(&partition, fetch.offset)
+        {
+            answer.plan = ReadPlan::EMPTY;
+            answer.preferred_read_replica = Some(broker);
+        }
         Ok((partition, answer))
+    }
+
+    /// The replica that the consumer shall read from instead of this leader.
+    fn nearer_replica(&self, partition: &Partition, offset: i64) -> Option<BrokerId> {
+        let rack = self.rack.as_deref()?;
+        let followers = partition.readable_followers(offset);
+        let image = self.context.metadata.image();
+        let rack_of = |broker: BrokerId| {
+            let live = image.brokers.get(&broker)?;
+            live.address(&self.connection.listener.0)?;
+            live.rack.as_deref()
+        };
+        nearest(rack, self.context.shared.own, &followers, rack_of)
     }
 
     /// Whether the answer need not wait: enough bytes, nothing to wait for, or something to tell at once.
@@ -224,11 +259,50 @@ impl Job {
         let mut bytes = 0;
         for read in reads {
             match read {
-                Ok((_, answer)) if answer.diverging.is_none() => bytes += answer.plan.len(),
+                Ok((_, answer)) if answer.diverging.is_none() && answer.preferred_read_replica.is_none() => {
+                    bytes += answer.plan.len()
+                }
                 _ => return true,
             }
         }
         reads.is_empty() || self.bytes_min <= bytes
+    }
+
+    /// Reads the records. The leadership is checked afterwards: what was read before a truncation is not answered.
+    fn finish_read(
+        &self,
+        partition: &Partition,
+        answer: ReadAnswer,
+        key: &PartitionKey,
+    ) -> Result<PartitionAnswer, Rejection> {
+        let records = if answer.plan.is_empty() {
+            Bytes::new()
+        } else {
+            let records = answer.plan.read().map_err(|error| partition.refuse_read(error))?;
+            if !partition.serves_in(answer.leader_epoch) {
+                return Err(Rejection::NotLeaderOrFollower);
+            }
+            if self.reply.api_version < ZSTD_FROM && holds_zstd(&records) {
+                return Err(Rejection::UnsupportedCompressionType);
+            }
+            records
+        };
+        if answer.counts_as_throttled {
+            let shared = &self.context.shared;
+            shared.throttles.leader.record(records.len(), shared.now_ms());
+        }
+        Ok(PartitionAnswer {
+            partition: key.partition,
+            error_code: 0,
+            high_watermark: answer.high_watermark,
+            last_stable_offset: answer.last_stable_offset,
+            log_start_offset: answer.log_start_offset,
+            diverging: answer.diverging,
+            current_leader: None,
+            preferred_read_replica: answer.preferred_read_replica,
+            aborted: answer.aborted,
+            records,
+        })
     }
 
     fn answer(&self, reads: Vec<Read>) -> Frame {
@@ -237,17 +311,17 @@ impl Job {
         let mut hints = LeaderHints::new(&image, &self.connection.listener.0);
         let mut answers: Vec<PartitionAnswer> = Vec::with_capacity(reads.len());
         for ((key, _), read) in self.fetching.partitions.iter().zip(reads) {
-            let answer =
-                match read.and_then(|(partition, answer)| finish_read(&partition, answer, key, version)) {
-                    Ok(answer) => answer,
-                    Err(rejection) => {
-                        let mut refused = PartitionAnswer::refused(key.partition, rejection.code());
-                        if LEADER_HINTS_FROM <= version {
-                            refused.current_leader = hints.leader(rejection, &key.topic, key.partition);
-                        }
-                        refused
+            let answer = match read.and_then(|(partition, answer)| self.finish_read(&partition, answer, key))
+            {
+                Ok(answer) => answer,
+                Err(rejection) => {
+                    let mut refused = PartitionAnswer::refused(key.partition, rejection.code());
+                    if LEADER_HINTS_FROM <= version {
+                        refused.current_leader = hints.leader(rejection, &key.topic, key.partition);
                     }
-                };
+                    refused
+                }
+            };
             answers.push(answer);
         }
         let told: Vec<Told> = answers.iter().map(told).collect();
@@ -264,42 +338,12 @@ impl Job {
     }
 }
 
-/// Reads the records. The leadership is checked afterwards: what was read before a truncation is not answered.
-fn finish_read(
-    partition: &Partition,
-    answer: ReadAnswer,
-    key: &PartitionKey,
-    version: i16,
-) -> Result<PartitionAnswer, Rejection> {
-    let records = if answer.plan.is_empty() {
-        Bytes::new()
-    } else {
-        let records = answer.plan.read().map_err(|error| partition.refuse_read(error))?;
-        if !partition.leads_in(answer.leader_epoch) {
-            return Err(Rejection::NotLeaderOrFollower);
-        }
-        if version < ZSTD_FROM && holds_zstd(&records) {
-            return Err(Rejection::UnsupportedCompressionType);
-        }
-        records
-    };
-    Ok(PartitionAnswer {
-        partition: key.partition,
-        error_code: 0,
-        high_watermark: answer.high_watermark,
-        last_stable_offset: answer.last_stable_offset,
-        log_start_offset: answer.log_start_offset,
-        diverging: answer.diverging,
-        current_leader: None,
-        aborted: answer.aborted,
-        records,
-    })
-}
-
 fn told(answer: &PartitionAnswer) -> Told {
     Told {
         has_records: !answer.records.is_empty(),
-        is_special: answer.error_code != 0 || answer.diverging.is_some(),
+        is_special: answer.error_code != 0
+            || answer.diverging.is_some()
+            || answer.preferred_read_replica.is_some(),
         high_watermark: answer.high_watermark,
         log_start_offset: answer.log_start_offset,
     }
@@ -342,7 +386,7 @@ mod tests {
 
     #[test]
     fn followers_and_clients_are_told_apart_in_every_version() {
-        let consumer = |isolation| Reader::Consumer { isolation };
+        let consumer = |isolation, may_follow| Reader::Consumer { isolation, may_follow };
         let follower = |epoch: Option<i64>| Reader::Follower {
             broker: BrokerId(3),
             broker_epoch: epoch.map(BrokerEpoch),
@@ -357,8 +401,9 @@ mod tests {
             (old.clone(), 14, follower(None)),
             (new(7), 15, follower(Some(7))),
             (new(-1), 17, follower(None)),
-            (client.clone(), 4, consumer(Isolation::ReadUncommitted)),
-            (client.clone().with_isolation_level(1), 17, consumer(Isolation::ReadCommitted)),
+            (client.clone(), 4, consumer(Isolation::ReadUncommitted, false)),
+            (client.clone(), 11, consumer(Isolation::ReadUncommitted, true)),
+            (client.clone().with_isolation_level(1), 17, consumer(Isolation::ReadCommitted, true)),
         ];
         for (request, version, expected) in rows {
             assert_eq!(reader(&request, version), expected, "v{version}");

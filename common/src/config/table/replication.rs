@@ -17,7 +17,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("replica.socket.timeout.ms", Int(1, INT), "30000", (BROKER, FIXED), "Time a follower waits for an answer; more than replica.fetch.wait.max.ms."),
     key("replica.socket.receive.buffer.bytes", Int(-1, INT), "65536", (BROKER, FIXED), "Receive buffer of a follower's socket; -1: the system's."),
     key("replica.high.watermark.checkpoint.interval.ms", Long(1, LONG), "5000", (BROKER, FIXED), "How often high watermarks are written to disk."),
-    unset("replica.selector.class", Text, (BROKER, FIXED), "Which replica a consumer reads from (KIP-392); unset: the leader."),
+    unset("replica.selector.class", OneOf(&["rack-aware", "leader", "org.apache.kafka.common.replica.RackAwareReplicaSelector", "org.apache.kafka.common.replica.LeaderSelector"]), (BROKER, FIXED), "Which replica a consumer reads from (KIP-392): the leader, or one in its rack; unset: the leader."),
     key("fetch.max.bytes", Int(1024, INT), "57671680", (BROKER, FIXED), "Bytes of an answer to a consumer."),
     key("max.incremental.fetch.session.cache.slots", Int(0, INT), "1000", (BROKER, FIXED), "Fetch sessions kept at once."),
     key("fetch.purgatory.purge.interval.requests", Int(1, INT), "1000", (BROKER, FIXED), "Clean-up of waiting fetches in Kafka; accepted and ignored."),
