@@ -1,6 +1,7 @@
 //! A whole cluster as separate processes on 127.0.0.1: ZooKeeper, controllers and brokers, each with its own
 //! configuration file, data directory and log file in the test's directory.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -138,6 +139,15 @@ impl Node {
     }
 }
 
+thread_local! {
+    static LEADERS_STORE_ISR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Clusters that this thread builds from now on have `isr.update.path=zookeeper`.
+pub fn let_leaders_store_isr() {
+    LEADERS_STORE_ISR.set(true);
+}
+
 /// What a cluster is made of.
 pub struct ClusterBuilder {
     brokers: i32,
@@ -147,6 +157,7 @@ pub struct ClusterBuilder {
     controller_overrides: BTreeMap<String, String>,
     broker_overrides: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
+    one_broker_overrides: BTreeMap<i32, BTreeMap<String, String>>,
     proxied_controllers: bool,
 }
 
@@ -194,6 +205,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Sets a configuration key of one broker, over [`Self::set_for_brokers`].
+    #[must_use]
+    pub fn set_for_broker(mut self, id: i32, key: &str, value: impl ToString) -> Self {
+        self.one_broker_overrides.entry(id).or_default().insert(key.to_owned(), value.to_string());
         self
     }
 
@@ -287,6 +305,9 @@ impl ClusterBuilder {
         keys.extend(self.overrides.clone());
         let own = if role == "controller" { &self.controller_overrides } else { &self.broker_overrides };
         keys.extend(own.clone());
+        if role == "broker" {
+            keys.extend(self.one_broker_overrides.get(&id).cloned().unwrap_or_default());
+        }
         let config = directory.join(format!("{name}.properties"));
         let text: String = keys.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
         fs::write(&config, text).context("writing the configuration")?;
@@ -325,14 +346,19 @@ fn connect_string(zookeepers: &[ZooKeeperServer]) -> String {
 impl Cluster {
     /// Three brokers, one controller, the in-process ZooKeeper.
     pub fn builder() -> ClusterBuilder {
+        let mut broker_overrides = BTreeMap::new();
+        if LEADERS_STORE_ISR.get() {
+            broker_overrides.insert("isr.update.path".to_owned(), "zookeeper".to_owned());
+        }
         ClusterBuilder {
             brokers: 3,
             controllers: 1,
             zookeeper: ZooKeeperKind::InProcess,
             overrides: BTreeMap::new(),
             controller_overrides: BTreeMap::new(),
-            broker_overrides: BTreeMap::new(),
             environment: BTreeMap::new(),
+            broker_overrides,
+            one_broker_overrides: BTreeMap::new(),
             proxied_controllers: false,
         }
     }

@@ -29,11 +29,28 @@ pub use wait::eventually;
 pub use zookeeper::{ZooKeeperKind, ZooKeeperServer};
 
 /// Defines a scenario once and runs it on both ZooKeeper servers, as the tests `name::in_process` and `name::real`.
-/// The body is a function of `(&TestDirectory, ZooKeeperKind) -> anyhow::Result<()>`.
+/// The body is a function of `(&TestDirectory, ZooKeeperKind) -> anyhow::Result<()>`. With `and_leaders_store_isr` it runs a
+/// third time, as `name::leaders_store_isr`, where brokers have `isr.update.path=zookeeper`.
 #[macro_export]
 macro_rules! on_both_zookeepers {
+    ($name:ident, and_leaders_store_isr) => {
+        $crate::on_both_zookeepers!($name, {
+            #[test]
+            fn leaders_store_isr() {
+                $crate::cluster::let_leaders_store_isr();
+                $crate::scenario(concat!(stringify!($name), "-leaders-store-isr"), |directory| {
+                    super::$name(directory, $crate::ZooKeeperKind::InProcess)
+                });
+            }
+        });
+    };
     ($name:ident) => {
+        $crate::on_both_zookeepers!($name, {});
+    };
+    ($name:ident, { $($more:item)* }) => {
         mod $name {
+            $($more)*
+
             #[test]
             fn in_process() {
                 $crate::scenario(concat!(stringify!($name), "-in-process"), |directory| {

@@ -11,17 +11,17 @@ use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zoo
 use crate::leader_loss::leader_in_office;
 use crate::tree;
 
-on_both_zookeepers!(a_standby_takes_over);
+on_both_zookeepers!(a_standby_takes_over, and_leaders_store_isr);
 on_both_zookeepers!(l1_a_controller_cut_off_notices_what_it_missed);
 
-fn active(cluster: &Cluster) -> Result<Option<i32>> {
+pub(crate) fn active(cluster: &Cluster) -> Result<Option<i32>> {
     let Some(text) = cluster.znodes.text("/controller")? else { return Ok(None) };
     let value: Value = serde_json::from_str(&text).context("reading /controller")?;
     let id = value["controller_id"].as_i64().context("no controller id")?;
     Ok(Some(i32::try_from(id)?))
 }
 
-fn wait_for_another(cluster: &Cluster, old: i32, limit: Duration) -> Result<i32> {
+pub(crate) fn wait_for_another(cluster: &Cluster, old: i32, limit: Duration) -> Result<i32> {
     eventually("another active controller", limit, || Ok(active(cluster)?.filter(|id| *id != old)))
 }
 

@@ -14,9 +14,9 @@ use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zoo
 
 use crate::traffic::Traffic;
 
-on_both_zookeepers!(a_killed_leader_loses_nothing);
-on_both_zookeepers!(a_frozen_leader_is_replaced_and_fenced);
-on_both_zookeepers!(a_restart_of_everything_changes_nothing);
+on_both_zookeepers!(a_killed_leader_loses_nothing, and_leaders_store_isr);
+on_both_zookeepers!(a_frozen_leader_is_replaced_and_fenced, and_leaders_store_isr);
+on_both_zookeepers!(a_restart_of_everything_changes_nothing, and_leaders_store_isr);
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 3;

@@ -23,15 +23,20 @@ use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zoo
 use crate::traffic::Traffic;
 use crate::tree::ids;
 
-on_both_zookeepers!(partitions_move_by_znodes);
-on_both_zookeepers!(partitions_move_through_the_api);
+on_both_zookeepers!(partitions_move_by_znodes, and_leaders_store_isr);
+on_both_zookeepers!(partitions_move_through_the_api, and_leaders_store_isr);
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 2;
 const MOVE_LIMIT: Duration = Duration::from_secs(45);
 
 /// Waits until a partition is where it shall be and nothing is left of where it was: not in ZooKeeper, not on disk.
-fn wait_until_moved(cluster: &Cluster, topic: &str, partition: i32, replicas: &[i64]) -> Result<()> {
+pub(crate) fn wait_until_moved(
+    cluster: &Cluster,
+    topic: &str,
+    partition: i32,
+    replicas: &[i64],
+) -> Result<()> {
     eventually(&format!("{topic}-{partition} is on {replicas:?} only"), MOVE_LIMIT, || {
         check_moved(cluster, topic, partition, replicas).map(Some)
     })
@@ -65,7 +70,7 @@ fn check_moved(cluster: &Cluster, topic: &str, partition: i32, replicas: &[i64])
     Ok(())
 }
 
-fn wish(cluster: &Cluster, partition: i32, replicas: &str) -> Result<()> {
+pub(crate) fn wish(cluster: &Cluster, partition: i32, replicas: &str) -> Result<()> {
     let parent = format!("/brokers/partitions_reassigned/{TOPIC}");
     cluster.znodes.put(&parent, "")?;
     cluster.znodes.put(&format!("{parent}/{partition}"), replicas)

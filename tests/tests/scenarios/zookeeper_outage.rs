@@ -12,7 +12,7 @@ use crate::leader_loss::wait_for_other_leaders;
 use crate::traffic::Traffic;
 use crate::tree;
 
-on_both_zookeepers!(zookeeper_is_gone_for_30_seconds);
+on_both_zookeepers!(zookeeper_is_gone_for_30_seconds, and_leaders_store_isr);
 
 const OUTAGE: Duration = Duration::from_secs(30);
 const PARTITIONS: i32 = 3;
