@@ -4,6 +4,7 @@
 mod bad_input;
 mod controller_loss;
 mod dev;
+mod fetchers;
 mod frames;
 mod groups;
 mod harness;
