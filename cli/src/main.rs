@@ -5,11 +5,13 @@ mod brokers;
 mod can_stop;
 mod client;
 mod configs;
+mod consume;
 mod dev;
 mod elect;
 mod groups;
 mod log_dump;
 mod log_verify;
+mod produce;
 mod reassign;
 mod records;
 mod recover_metadata;
@@ -35,6 +37,10 @@ struct Arguments {
 enum Command {
     /// Run a whole cluster on this machine.
     Dev(dev::DevArguments),
+    /// Write the lines of standard input as records.
+    Produce(produce::Arguments),
+    /// Read records to standard output.
+    Consume(consume::Arguments),
     /// List, describe, create, delete and alter topics.
     Topics(topics::Arguments),
     /// Describe, set and delete configurations of topics, brokers and groups.
@@ -75,6 +81,8 @@ enum LogCommand {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Dev(arguments) => develop(arguments),
+        Command::Produce(arguments) => produce::run(arguments),
+        Command::Consume(arguments) => consume::run(arguments),
         Command::Topics(arguments) => topics::run(arguments),
         Command::Configs(arguments) => configs::run(arguments),
         Command::Groups(arguments) => groups::run(arguments),

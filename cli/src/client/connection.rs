@@ -46,6 +46,27 @@ impl Connection {
         Ok(self.peer.call(self.version::<R>(newest)?, request).await?)
     }
 
+    /// As [`Connection::call`], for a request that the broker may hold back for longer than usual.
+    ///
+    /// # Errors
+    /// See [`Connection::call`].
+    pub(crate) async fn call_within<R: Request>(
+        &self,
+        timeout: Duration,
+        newest: i16,
+        request: &R,
+    ) -> Result<R::Response> {
+        Ok(self.peer.call_within(timeout, self.version::<R>(newest)?, request).await?)
+    }
+
+    /// Sends a request that is not answered.
+    ///
+    /// # Errors
+    /// The broker does not serve it, or the connection is closed.
+    pub(crate) fn tell<R: Request>(&self, newest: i16, request: &R) -> Result<()> {
+        Ok(self.peer.tell(self.version::<R>(newest)?, request)?)
+    }
+
     fn version<R: Request>(&self, newest: i16) -> Result<i16> {
         let name = ApiKey::try_from(R::KEY).map_or_else(|_| R::KEY.to_string(), |key| format!("{key:?}"));
         match self.versions.get(&R::KEY) {

@@ -137,6 +137,18 @@ impl Client {
         .await
     }
 
+    /// Waits until every connection has handled what it was told.
+    ///
+    /// # Errors
+    /// One broke: what it was told last may not have arrived.
+    pub(crate) async fn drain(&mut self) -> Result<()> {
+        for connection in self.connections.values() {
+            let request = MetadataRequest::default().with_topics(Some(vec![]));
+            connection.call(12, &request).await.context("what was written last may be lost")?;
+        }
+        Ok(())
+    }
+
     /// Does something again while it fails for a reason that passes by itself, for the timeout at most.
     ///
     /// # Errors

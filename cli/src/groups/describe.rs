@@ -52,10 +52,11 @@ struct Member {
     assignment: Vec<Assigned>,
 }
 
+/// Partitions of one topic, ascending.
 #[derive(Serialize)]
-struct Assigned {
-    topic: String,
-    partitions: Vec<i32>,
+pub(crate) struct Assigned {
+    pub(crate) topic: String,
+    pub(crate) partitions: Vec<i32>,
 }
 
 #[derive(Serialize)]
@@ -143,7 +144,7 @@ fn member(found: DescribedGroupMember, consumers: bool) -> Result<Member> {
 }
 
 /// An assignment as the group's leader wrote it: a version, then topics and partitions. Empty while there is none.
-fn read_assignment(mut bytes: Bytes) -> Result<Vec<Assigned>> {
+pub(crate) fn read_assignment(mut bytes: Bytes) -> Result<Vec<Assigned>> {
     let Ok(version) = bytes.try_get_i16() else { return Ok(Vec::new()) };
     let api = ApiVersion {
         api_key: ApiKey::SyncGroup as i16,

@@ -13,6 +13,8 @@ use kafka_protocol::messages::{DeleteGroupsRequest, ListGroupsRequest};
 use kafka_protocol::protocol::StrBytes;
 use serde::Serialize;
 
+pub(crate) use self::describe::read_assignment;
+pub(crate) use self::offsets::{Committer, commit, committed};
 use crate::admin::{self, Common, exit_code, usage};
 use crate::client::{Client, CoordinatorOf, Refused};
 use crate::table::Table;

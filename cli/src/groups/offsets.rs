@@ -29,7 +29,7 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(super) fn nobody() -> Self {
+    pub(crate) fn nobody() -> Self {
         Self { member: StrBytes::default(), generation: -1 }
     }
 }

@@ -50,7 +50,8 @@ struct Waiting {
 
 struct Outgoing {
     frame: Bytes,
-    waiting: Waiting,
+    /// `None` for a request that the peer does not answer.
+    waiting: Option<Waiting>,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,8 @@ pub struct Peer {
 
 impl std::fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "call {} of {} bytes", self.waiting.correlation_id, self.frame.len())
+        let number = self.waiting.as_ref().map(|waiting| waiting.correlation_id);
+        write!(f, "call {number:?} of {} bytes", self.frame.len())
     }
 }
 
@@ -180,6 +182,31 @@ impl Peer {
             .map_err(|error| PeerError::BadAnswer { address: address(), error })
     }
 
+    /// Sends a request that the peer does not answer: a Produce with acks=0. It has arrived when a later call is
+    /// answered.
+    ///
+    /// # Errors
+    /// The connection is closed, or the request cannot be encoded.
+    pub fn tell<R: Request>(&self, version: i16, request: &R) -> Result<(), PeerError> {
+        let mut next = self.next_correlation_id.lock();
+        let frame = self.encode(version, &mut next, request)?.1;
+        self.outgoing.send(Outgoing { frame, waiting: None }).map_err(|_| self.shared.closed_error())
+    }
+
+    /// Encodes a request under the next number, which it returns.
+    fn encode<R: Request>(
+        &self,
+        version: i16,
+        next: &mut i32,
+        request: &R,
+    ) -> Result<(i32, Bytes), PeerError> {
+        let correlation_id = *next;
+        *next = next.wrapping_add(1) & i32::MAX;
+        let frame = frame::encode_request(version, correlation_id, &self.client_id, request)
+            .map_err(|error| PeerError::BadRequest { address: Arc::clone(&self.shared.address), error })?;
+        Ok((correlation_id, frame))
+    }
+
     async fn send<R: Request>(
         &self,
         version: i16,
@@ -191,11 +218,8 @@ impl Peer {
         };
         let (answer, receiver) = oneshot::channel();
         let mut next = self.next_correlation_id.lock();
-        let correlation_id = *next;
-        *next = next.wrapping_add(1) & i32::MAX;
-        let frame = frame::encode_request(version, correlation_id, &self.client_id, request)
-            .map_err(|error| PeerError::BadRequest { address: Arc::clone(&self.shared.address), error })?;
-        let waiting = Waiting { correlation_id, answer, _place: place };
+        let (correlation_id, frame) = self.encode(version, &mut next, request)?;
+        let waiting = Some(Waiting { correlation_id, answer, _place: place });
         self.outgoing.send(Outgoing { frame, waiting }).map_err(|_| self.shared.closed_error())?;
         Ok(receiver)
     }
@@ -219,7 +243,7 @@ async fn write_calls(
         while let Some(call) = calls.recv().await {
             // In the queue before on the wire, so that no answer can come to an empty queue.
             match queue.lock().as_mut() {
-                Some(waiting) => waiting.push_back(call.waiting),
+                Some(waiting) => waiting.extend(call.waiting),
                 None => return,
             }
             if let Err(error) = writer.write_all(&call.frame).await {

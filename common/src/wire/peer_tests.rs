@@ -140,3 +140,21 @@ async fn nobody_listening_is_an_error_with_the_address() {
     let error = Peer::connect(&address, "test", TIMEOUT).await.unwrap_err();
     assert!(format!("{error:#}").contains(&address));
 }
+
+#[tokio::test]
+async fn what_is_told_takes_no_answer_of_a_call() {
+    let (listener, address) = listener().await;
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (reader, mut writer) = stream.into_split();
+        let mut frames = FrameReader::new(reader, 1 << 20);
+        frames.next().await.unwrap();
+        let called = parse_request(frames.next().await.unwrap().unwrap()).unwrap();
+        writer.write_all(&answer_to(&called)).await.unwrap();
+    });
+    let peer = Peer::connect(&address, "test", TIMEOUT).await.unwrap();
+    peer.tell(12, &asking("told")).unwrap();
+    let answer = peer.call(12, &asking("called")).await.unwrap();
+    assert_eq!(answer.cluster_id.unwrap().to_string(), "called");
+    server.await.unwrap();
+}

@@ -1,6 +1,8 @@
 //! The admin's verbs of `zurau`, each run as a user runs it against three brokers. What they print as JSON is compared
 //! with what the tree in ZooKeeper and other clients say.
 
+mod streams;
+
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
