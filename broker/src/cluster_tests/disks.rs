@@ -185,7 +185,7 @@ async fn reads_that_fail_take_the_directory_offline_and_damaged_records_do_not()
             current_leader_epoch: LeaderEpoch::UNKNOWN,
             last_fetched_epoch: LeaderEpoch::UNKNOWN,
             log_start: -1,
-            reader: Reader::Consumer { isolation: Isolation::ReadUncommitted },
+            reader: Reader::Consumer { isolation: Isolation::ReadUncommitted, may_follow: false },
         };
         let answer = partition.read(&request)?;
         answer.plan.read().map_err(|error| partition.refuse_read(error))

@@ -7,6 +7,7 @@ use super::*;
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::partition_config::partition_config;
 use crate::shared::ReplicationSettings;
+use crate::throttle::Throttles;
 
 const TOPIC_ID: TopicId = TopicId(Uuid::from_u128(5));
 
@@ -17,9 +18,9 @@ fn id() -> TopicPartition {
 /// The registry as after a start on these directories.
 fn started(directories: &[&std::path::Path]) -> Partitions {
     let settings = ReplicationSettings { lag_max_ms: 1, fetch_wait_max_ms: 1 };
-    let (shared, _requests) = Shared::new(BrokerId(1), settings);
     let config = BrokerConfig::from_pairs([("broker.id", "1")]).unwrap();
-    let default = partition_config(&config.topic_defaults, config.producer_id_expiration);
+    let (shared, _requests) = Shared::new(BrokerId(1), settings, Throttles::new(&config.settings));
+    let default = partition_config(&config, &config.topic_defaults, &std::collections::BTreeMap::new());
     let opened = directories.iter().map(|directory| LogDirectory::open(directory).unwrap()).collect();
     let partitions = Partitions::new(shared, (opened, Vec::new()), default);
     partitions.load(1, &LoadingProgress::default()).unwrap();
