@@ -124,6 +124,7 @@ rejections! {
     InvalidUpdateVersion = 95, "the partition epoch is not the current one";
     InconsistentTopicId = 103, "the topic id is not that of the topic's current incarnation";
     UnknownTopicId = 100, "the topic id is unknown";
+    TransactionalIdNotFound = 105, "the transactional id does not exist";
     FetchSessionTopicIdError = 106, "the fetch session mixes topic ids and names";
     IneligibleReplica = 107, "the replica is not eligible to join the ISR";
     NewLeaderElected = 108, "a new leader was elected meanwhile";

@@ -20,6 +20,7 @@ mod topic;
 
 mod writer;
 
+pub(crate) use batch::Producer;
 #[cfg(test)]
 pub(crate) use load::Loaded;
 pub(crate) use load::Replay;

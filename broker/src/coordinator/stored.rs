@@ -50,6 +50,33 @@ impl<'a> Reader<'a> {
         Ok(self.take(N)?.try_into().expect("as many bytes as were asked for"))
     }
 
+    pub(crate) fn i8(&mut self) -> Result<i8, RecordProblem> {
+        Ok(i8::from_be_bytes(self.array()?))
+    }
+
+    /// Seven bits a byte, the low ones first, as the compact encoding writes lengths.
+    pub(crate) fn unsigned_varint(&mut self) -> Result<u32, RecordProblem> {
+        let mut value = 0;
+        for shift in [0, 7, 14, 21, 28] {
+            let [byte] = self.array()?;
+            value |= u32::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(RecordProblem::Malformed(self.what))
+    }
+
+    /// As many bytes of text.
+    pub(crate) fn text(&mut self, length: usize) -> Result<Arc<str>, RecordProblem> {
+        let text = std::str::from_utf8(self.take(length)?);
+        Ok(text.map_err(|_| RecordProblem::Malformed(self.what))?.into())
+    }
+
+    pub(crate) fn skip(&mut self, length: usize) -> Result<(), RecordProblem> {
+        self.take(length).map(|_| ())
+    }
+
     pub(crate) fn i16(&mut self) -> Result<i16, RecordProblem> {
         Ok(i16::from_be_bytes(self.array()?))
     }
@@ -64,8 +91,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn nullable_string(&mut self) -> Result<Option<Arc<str>>, RecordProblem> {
         let Ok(length) = usize::try_from(self.i16()?) else { return Ok(None) };
-        let text = std::str::from_utf8(self.take(length)?);
-        Ok(Some(text.map_err(|_| RecordProblem::Malformed(self.what))?.into()))
+        self.text(length).map(Some)
     }
 
     pub(crate) fn string(&mut self) -> Result<Arc<str>, RecordProblem> {

@@ -39,7 +39,7 @@ async fn find(call: &Call, key_type: i8, key: &str) -> Found {
     let context = &call.context;
     let leader = match key_type {
         KEY_TYPE_GROUP => context.groups.offices.topic.coordinator_of(context, key).await?,
-        KEY_TYPE_TRANSACTION => context.transactions.topic.coordinator_of(context, key).await?,
+        KEY_TYPE_TRANSACTION => context.transactions.offices.topic.coordinator_of(context, key).await?,
         other => {
             let message = format!("unknown coordinator type {other}");
             return Err(Refusal::new(Rejection::InvalidRequest, message));

@@ -1,44 +1,55 @@
-//! InitProducerId (22), versions 0-5: an id and an epoch for an idempotent producer.
+//! InitProducerId (22), versions 0-5: an id and an epoch for an idempotent or transactional producer.
 //!
-//! - v3 adds the producer's current id and epoch: with both the producer only wants a higher epoch. Without a
+//! - v3 adds the producer's current id and epoch: with both the producer only wants a higher epoch (KIP-360). Without a
 //!   transactional id it gets a new id, as from Kafka.
-//! - v5 supports TRANSACTION_ABORTABLE. Transactional ids are refused with COORDINATOR_NOT_AVAILABLE, which clients
-//!   take as "ask again", until there is a transaction coordinator.
+//! - v4 knows PRODUCER_FENCED, older ones get INVALID_PRODUCER_EPOCH; v5 supports TRANSACTION_ABORTABLE.
 
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use zurau_common::rejection::Rejection;
 
+use super::group_words::text;
+use super::transaction_words::{in_version, producer};
 use super::{Call, Starting};
 use crate::context::BrokerContext;
+use crate::coordinator::Producer;
+use crate::transactions::InitRequest;
 
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: InitProducerIdRequest| async move {
-        match producer_id(&call.context, &request).await {
-            Ok(id) => granted(id),
-            Err(rejection) => refused(rejection),
+        match initialize(&call.context, &request).await {
+            Ok(producer) => granted(producer),
+            Err(rejection) => refused(in_version(rejection, 4 <= call.version())),
         }
     })
 }
 
-async fn producer_id(context: &BrokerContext, request: &InitProducerIdRequest) -> Result<i64, Rejection> {
-    check(request)?;
-    context.producer_ids.next(context.config.broker_id, context.zookeeper.current()).await
-}
-
-fn check(request: &InitProducerIdRequest) -> Result<(), Rejection> {
-    let has_id = request.producer_id.0 != -1;
-    let has_epoch = request.producer_epoch != -1;
+async fn initialize(context: &BrokerContext, request: &InitProducerIdRequest) -> Result<Producer, Rejection> {
+    let expected = expected(request)?;
     match &request.transactional_id {
-        Some(id) if id.is_empty() => Err(Rejection::InvalidRequest),
-        Some(_) if has_id != has_epoch => Err(Rejection::InvalidRequest),
-        Some(_) => Err(Rejection::CoordinatorNotAvailable),
-        None if has_id != has_epoch => Err(Rejection::InvalidRequest),
-        None => Ok(()),
+        Some(id) => {
+            let timeout_ms = request.transaction_timeout_ms;
+            let request = InitRequest { timeout_ms, expected, fresh_producer_id: None };
+            context.transactions.initialize(context, &text(id), request).await
+        }
+        None => {
+            let id = context.producer_ids.next(context.config.broker_id, context.zookeeper.current()).await?;
+            Ok(Producer { id, epoch: 0 })
+        }
     }
 }
 
-fn granted(id: i64) -> InitProducerIdResponse {
-    InitProducerIdResponse::default().with_producer_id(id.into()).with_producer_epoch(0)
+/// What the producer says it is. Id and epoch come together.
+fn expected(request: &InitProducerIdRequest) -> Result<Option<Producer>, Rejection> {
+    let named = producer(request.producer_id, request.producer_epoch);
+    match (named.id != -1, named.epoch != -1) {
+        (true, true) => Ok(Some(named)),
+        (false, false) => Ok(None),
+        _ => Err(Rejection::InvalidRequest),
+    }
+}
+
+fn granted(producer: Producer) -> InitProducerIdResponse {
+    InitProducerIdResponse::default().with_producer_id(producer.id.into()).with_producer_epoch(producer.epoch)
 }
 
 fn refused(rejection: Rejection) -> InitProducerIdResponse {
@@ -50,34 +61,25 @@ fn refused(rejection: Rejection) -> InitProducerIdResponse {
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::protocol::StrBytes;
-
     use super::*;
     use crate::handlers::tests::assert_every_version_encodes;
 
     #[test]
     fn every_version_encodes() {
-        assert_every_version_encodes::<InitProducerIdRequest>(|_| granted(7));
+        let producer = Producer { id: 7, epoch: 3 };
+        assert_every_version_encodes::<InitProducerIdRequest>(|_| granted(producer));
         assert_every_version_encodes::<InitProducerIdRequest>(|_| refused(Rejection::InvalidRequest));
     }
 
     #[test]
-    fn only_idempotent_producers_get_ids() {
-        let rows: [(Option<&'static str>, i64, i16, i16); 6] = [
-            (None, -1, -1, 0),
-            (None, 5, 0, 0),
-            (None, 5, -1, 42),
-            (Some(""), -1, -1, 42),
-            (Some("t"), -1, -1, 15),
-            (Some("t"), -1, 3, 42),
-        ];
-        for (transactional_id, id, epoch, code) in rows {
-            let request = InitProducerIdRequest::default()
-                .with_transactional_id(transactional_id.map(|id| StrBytes::from_static_str(id).into()))
-                .with_producer_id(id.into())
-                .with_producer_epoch(epoch);
-            let actual = check(&request).err().map_or(0, Rejection::code);
-            assert_eq!(actual, code, "{transactional_id:?} {id} {epoch}");
-        }
+    fn id_and_epoch_come_together() {
+        let asked = |id: i64, epoch: i16| {
+            let request = InitProducerIdRequest::default();
+            expected(&request.with_producer_id(id.into()).with_producer_epoch(epoch))
+        };
+        assert_eq!(asked(-1, -1), Ok(None));
+        assert_eq!(asked(5, 2), Ok(Some(Producer { id: 5, epoch: 2 })));
+        assert_eq!(asked(5, -1), Err(Rejection::InvalidRequest));
+        assert_eq!(asked(-1, 2), Err(Rejection::InvalidRequest));
     }
 }

@@ -2,6 +2,8 @@
 //! promise what is not served. Versions are those that the wire crate carries up to Kafka 3.9's, without the ones that
 //! only carry the record formats v0 and v1 (D7). Orders of the controller are served in its own version only.
 
+mod add_offsets_to_txn;
+mod add_partitions_to_txn;
 mod alter_configs;
 mod alter_partition_reassignments;
 mod api_versions;
@@ -15,7 +17,9 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
+mod describe_transactions;
 mod elect_leaders;
+mod end_txn;
 mod fetch;
 mod find_coordinator;
 mod group_words;
@@ -27,6 +31,7 @@ mod leave_group;
 mod list_groups;
 mod list_offsets;
 mod list_partition_reassignments;
+mod list_transactions;
 mod metadata;
 mod offset_commit;
 mod offset_delete;
@@ -34,6 +39,7 @@ mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
+mod transaction_words;
 mod unsupported;
 
 use std::future::Future;
@@ -87,6 +93,9 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::DeleteRecords, 0, 2, delete_records::start),
     api(ApiKey::InitProducerId, 0, 5, init_producer_id::start),
     api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
+    api(ApiKey::AddPartitionsToTxn, 0, 5, add_partitions_to_txn::start),
+    api(ApiKey::AddOffsetsToTxn, 0, 4, add_offsets_to_txn::start),
+    api(ApiKey::EndTxn, 0, 4, end_txn::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
     api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
@@ -98,6 +107,8 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::ListPartitionReassignments, 0, 0, list_partition_reassignments::start),
     api(ApiKey::OffsetDelete, 0, 0, offset_delete::start),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
+    api(ApiKey::DescribeTransactions, 0, 0, describe_transactions::start),
+    api(ApiKey::ListTransactions, 0, 1, list_transactions::start),
 ];
 
 const fn api(key: ApiKey, version_min: i16, version_max: i16, start: fn(Call) -> Starting) -> Api {

@@ -23,6 +23,7 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
     let creating = create_topics_at_start(Arc::clone(context));
     let stop_creating = stopping.clone();
     data.spawn(async move { stop_creating.run_until_cancelled(creating).await });
+    data.spawn(crate::transactions::run(Arc::clone(context), stopping.clone()));
     let config = &context.config;
     let initial = config.log_initial_task_delay;
     let half_lag = (config.replica_lag_time_max / 2).max(Duration::from_millis(1));
