@@ -59,6 +59,11 @@ impl WaiterList {
     pub(crate) fn take(&mut self, woken: &mut Vec<Arc<FetchWaiter>>) {
         woken.extend(self.waiters.drain(..).filter_map(|waiter| waiter.upgrade()));
     }
+
+    /// Number of those that still wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.iter().filter(|waiter| waiter.strong_count() != 0).count()
+    }
 }
 
 #[cfg(test)]

@@ -76,6 +76,15 @@ struct Assignment {
     of_partition: HashMap<TopicPartition, FetcherKey>,
 }
 
+/// Followed partitions at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FetchersObserved {
+    /// Records that the most distant one lacked when its leader last answered.
+    pub(crate) lag_max: i64,
+    /// Partitions whose leader refused the last fetch.
+    pub(crate) backing_off: usize,
+}
+
 /// All fetchers of a broker.
 pub(crate) struct Fetchers {
     shared: Arc<Shared>,
@@ -138,6 +147,16 @@ impl Fetchers {
             running.stop.cancel();
         }
         assignment.of_partition.clear();
+    }
+
+    /// How far the followers are behind.
+    pub(crate) fn observe(&self) -> FetchersObserved {
+        let assignment = self.assignment.lock();
+        let all = assignment.fetchers.values().map(|running| running.work.observe());
+        all.fold(FetchersObserved::default(), |sum, one| FetchersObserved {
+            lag_max: sum.lag_max.max(one.lag_max),
+            backing_off: sum.backing_off + one.backing_off,
+        })
     }
 
     fn stop_idle(&self, assignment: &mut Assignment) {

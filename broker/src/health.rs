@@ -7,12 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 use zurau_common::config::BrokerConfig;
+use zurau_common::http::exposition::{Exposition, Kind};
 use zurau_common::http::{HttpServer, Observed, Readiness};
 use zurau_common::id::BrokerId;
 use zurau_common::zk::session::SessionState;
 
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
+use crate::metrics::write_page;
 use crate::partitions::{DirectoryProgress, LoadingProgress};
 
 /// What is known of the broker from its first moment to its last.
@@ -55,6 +57,19 @@ impl Health {
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Kafka's numbers.
+    fn broker_state(&self) -> u64 {
+        if self.stopping.load(Ordering::Relaxed) {
+            return 6;
+        }
+        match self.context.get() {
+            Some(context) if 0 <= context.broker_epoch().0 => 3,
+            Some(_) => 1,
+            None if self.loading.snapshot().iter().any(|one| one.logs_done < one.logs_total) => 2,
+            None => 1,
+        }
     }
 
     fn reasons(&self) -> Vec<String> {
@@ -166,6 +181,42 @@ impl Observed for Health {
         let directories = self.directories();
         let warnings = directories.iter().filter_map(DirectoryHealth::warning).collect();
         Readiness::new(self.reasons(), warnings, self.details(&directories))
+    }
+
+    fn metrics(&self, page: &mut Exposition) {
+        let help = "1 if /ready says so.";
+        page.gauge("zurau_ready", help, self.reasons().is_empty());
+        let help = "1 starting, 2 recovering logs, 3 running, 6 handing over or stopping.";
+        page.gauge("kafka_server_kafkaserver_brokerstate", help, self.broker_state());
+        let directories = self.directories();
+        let offline = directories.iter().filter(|directory| directory.failed.is_some()).count();
+        page.gauge(
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "Log directories that cannot be used.",
+            offline,
+        );
+        type Read = fn(&DirectoryProgress) -> u64;
+        let families: [(&str, &str, Read); 2] = [
+            (
+                "kafka_log_logmanager_remaininglogstorecover",
+                "Logs still to be opened by this start.",
+                |one| (one.logs_total - one.logs_done.min(one.logs_total)) as u64,
+            ),
+            ("zurau_recovery_remaining_bytes", "Bytes still to be scanned by this start.", |one| {
+                one.bytes_total.saturating_sub(one.bytes_scanned)
+            }),
+        ];
+        for (name, help, read) in families {
+            let mut family = page.family(name, Kind::Gauge, help);
+            for directory in &directories {
+                if let Some(progress) = &directory.progress {
+                    family.sample(&[("dir", &directory.path)], read(progress));
+                }
+            }
+        }
+        if let Some(context) = self.context.get() {
+            write_page(context, page);
+        }
     }
 }
 

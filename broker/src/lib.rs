@@ -35,6 +35,7 @@ mod disk_space;
 mod handlers;
 mod health;
 mod metadata;
+mod metrics;
 mod placement;
 mod producer_ids;
 mod server;

@@ -12,6 +12,8 @@ mod flush;
 
 mod follow;
 
+mod observe;
+
 mod office;
 
 mod read;
@@ -27,6 +29,7 @@ use zurau_common::rejection::Rejection;
 
 use crate::fetch_waiter::{FetchWaiter, WaiterList};
 use crate::log::{LogConfig, LogError, PartitionLog, StorageError};
+use crate::metrics::TopicCounters;
 use crate::replica::leader::{LeaderRules, LogEnds};
 use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
@@ -39,6 +42,7 @@ use flush::Flushing;
 pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
 pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
+pub(crate) use observe::{Leading, Observation};
 #[cfg(test)]
 pub(crate) use office::StoredFacts;
 pub(crate) use office::{Accepted, OpenProposal, TakeOver};
@@ -65,6 +69,8 @@ pub(crate) struct Partition {
     /// Index of its log directory in `log.dirs`.
     directory: usize,
     shared: Arc<Shared>,
+    /// Of its topic.
+    counters: Arc<TopicCounters>,
     inner: Mutex<Inner>,
     /// Told whenever an office that was being taken is held, or given up.
     office_decided: Notify,
@@ -150,7 +156,9 @@ impl Partition {
             committed_waiters: WaiterList::default(),
             appended_waiters: WaiterList::default(),
         };
+        let counters = shared.metrics.topics.of(&id.topic);
         Arc::new(Self {
+            counters,
             id,
             topic_id,
             directory,
@@ -166,6 +174,10 @@ impl Partition {
 
     pub(crate) fn topic_id(&self) -> TopicId {
         self.topic_id
+    }
+
+    pub(crate) fn counters(&self) -> &TopicCounters {
+        &self.counters
     }
 
     /// Index of its log directory in `log.dirs`.

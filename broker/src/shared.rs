@@ -12,6 +12,7 @@ use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::zk::lease::Lease;
 
 use crate::log::StorageError;
+use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::throttle::Throttles;
 
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) own: BrokerId,
     pub(crate) replication: ReplicationSettings,
     pub(crate) throttles: Throttles,
+    pub(crate) metrics: Metrics,
     started: Instant,
     broker_epoch: AtomicI64,
     lease: RwLock<Option<Lease>>,
@@ -61,6 +63,7 @@ impl Shared {
             own,
             replication,
             throttles,
+            metrics: Metrics::default(),
             started: Instant::now(),
             broker_epoch: AtomicI64::new(-1),
             lease: RwLock::new(None),

@@ -34,6 +34,7 @@ use crate::log::{DirectoryError, LogDirectory};
 use crate::partition_config::partition_config;
 use crate::partitions::{LoadingProgress, Partitions, space_marks};
 use crate::registration::{Conflict, Identity, Registrar};
+use crate::session::count_changes;
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
 use crate::throttle::Throttles;
 use crate::topic_configs::Changed;
@@ -265,6 +266,8 @@ async fn enter(
         context.zookeeper.set(None);
         return Err(reason);
     }
+    let (for_metrics, state) = (Arc::clone(context), zookeeper.state());
+    tokio::spawn(async move { count_changes(state, &for_metrics.shared.metrics).await });
     let (for_configs, session) = (Arc::clone(context), zookeeper.clone());
     tokio::spawn(async move {
         let changed = |changed: &Changed| apply_config(&for_configs, changed);

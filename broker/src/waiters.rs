@@ -50,7 +50,6 @@ impl<T> OffsetWaiters<T> {
         self.waiting.retain(|_, waiter| wanted(waiter));
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -26,6 +26,7 @@ use zurau_common::wire::server::{Answer, Connection, RequestHandler};
 
 use crate::action::StoredIsrAnswer;
 use crate::event::{Proposal, ProposalTopic};
+use crate::metrics::InOffice;
 
 /// What this listener answers; ApiVersions is derived from it.
 const APIS: [(ApiKey, i16, i16); 3] =
@@ -51,6 +52,8 @@ pub(crate) enum BrokerRequest {
         broker_epoch: BrokerEpoch,
         reply: oneshot::Sender<ShutdownOutcome>,
     },
+    /// For `/metrics`; no broker asks it.
+    Observe { reply: oneshot::Sender<InOffice> },
 }
 
 /// Answers the controller's listener. `open` and `close` follow the process in and out of office.
@@ -66,6 +69,16 @@ impl Api {
 
     pub(crate) fn close(&self) {
         self.active.lock().take();
+    }
+
+    /// What the loop in office knows; an error when this process is not in office.
+    pub(crate) fn observe(&self) -> oneshot::Receiver<InOffice> {
+        let (reply, observed) = oneshot::channel();
+        if let Some(active) = &*self.active.lock() {
+            // A full queue drops the question: then nothing is told.
+            let _ = active.try_send(BrokerRequest::Observe { reply });
+        }
+        observed
     }
 
     /// Hands a request over; what comes of it when nobody takes it: NOT_CONTROLLER.

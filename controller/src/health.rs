@@ -1,11 +1,17 @@
 //! Whether this controller is ready, active or standby: what `/ready` tells. Exists before the ZooKeeper session.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
+use zurau_common::http::exposition::Exposition;
 use zurau_common::http::{Observed, Readiness};
 use zurau_common::id::ControllerEpoch;
 use zurau_common::zk::session::{SessionState, ZooKeeper};
+
+use crate::api::SharedApi;
+use crate::metrics::{Metrics, write};
 
 /// What this process is among the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +25,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Health {
     id: i32,
+    api: SharedApi,
+    metrics: Arc<Metrics>,
     now: Mutex<Now>,
 }
 
@@ -37,13 +45,18 @@ struct Session {
 }
 
 impl Health {
-    pub(crate) fn new(id: i32) -> Self {
-        Self { id, now: Mutex::new(Now { role: Role::Standby, session: None }) }
+    pub(crate) fn new(id: i32, api: SharedApi) -> Self {
+        Self { id, api, metrics: Arc::default(), now: Mutex::new(Now { role: Role::Standby, session: None }) }
     }
 
     pub(crate) fn set_session(&self, zookeeper: Option<&ZooKeeper>) {
         self.now.lock().session =
             zookeeper.map(|zookeeper| Session { id: zookeeper.session_id(), state: zookeeper.state() });
+    }
+
+    /// What this process counts, in all its terms of office.
+    pub(crate) fn counters(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// The process is stopping for good once it is; other roles change.
@@ -82,5 +95,11 @@ impl Observed for Health {
             "zookeeper_session": session.map(|session| format!("{:#x}", session.id)),
         });
         Readiness::new(reason.into_iter().map(str::to_owned).collect(), Vec::new(), details)
+    }
+
+    fn metrics(&self, page: &mut Exposition) {
+        let help = "1 if /ready says so.";
+        page.gauge("zurau_ready", help, self.readiness().is_ready());
+        write(&self.metrics, self.api.observe().blocking_recv().ok().as_ref(), page);
     }
 }

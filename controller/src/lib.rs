@@ -16,6 +16,7 @@ mod preferred;
 mod publish;
 mod reassignment;
 mod requests;
+mod statistics;
 mod topics;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod api;
 mod health;
 mod leadership;
 mod messages;
+mod metrics;
 mod outbox;
 mod process;
 mod removal;

@@ -123,6 +123,11 @@ impl Machine {
         self.epoch_version
     }
 
+    /// Whether the cluster is known and looked after.
+    pub(crate) fn is_in_charge(&self) -> bool {
+        self.phase == Phase::Active
+    }
+
     /// When [`Event::Tick`] has something to do, if no other event comes before.
     pub fn next_deadline(&self) -> Option<Millis> {
         if self.reloading {

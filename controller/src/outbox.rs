@@ -119,6 +119,14 @@ impl Outbox {
         }
     }
 
+    /// Records that wait for each live broker, by its id.
+    pub(crate) fn waiting(&self) -> Vec<(BrokerId, usize)> {
+        let mut waiting: Vec<_> =
+            self.links.iter().map(|(broker, link)| (*broker, link.shared.queue.lock().len())).collect();
+        waiting.sort_unstable();
+        waiting
+    }
+
     fn link(&self, broker: LiveBroker) -> Link {
         let shared = Arc::new(Shared { queue: Mutex::new(BrokerQueue::new()), changed: Notify::new() });
         let courier = Courier {

@@ -45,7 +45,7 @@ impl Controller {
     /// An address that cannot be bound; no ZooKeeper session within `zookeeper.connection.timeout.ms`.
     pub async fn start(config: ControllerConfig) -> anyhow::Result<Self> {
         let api: SharedApi = Arc::default();
-        let health = Arc::new(Health::new(config.controller_id));
+        let health = Arc::new(Health::new(config.controller_id, Arc::clone(&api)));
         let http = match &config.http_listener {
             Some(listener) => Some(HttpServer::bind(listener, Arc::clone(&health) as _).await?),
             None => None,
@@ -234,6 +234,7 @@ impl Life {
                 seed: Uuid::new_v4().as_u128(),
             },
             socket_timeout: config.controller_socket_timeout,
+            metrics: self.health.counters(),
         }
     }
 }

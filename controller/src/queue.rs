@@ -68,6 +68,15 @@ impl BrokerQueue {
         self.stops.insert((stop.partition.clone(), stop.topic_id), stop);
     }
 
+    /// Records that wait: orders, stops, changes of metadata and questions. A full image counts as one.
+    pub(crate) fn len(&self) -> usize {
+        self.leader_and_isr.len()
+            + self.stops.len()
+            + self.metadata.len()
+            + self.log_ends.len()
+            + usize::from(self.full_metadata)
+    }
+
     /// A record that supersedes what waits about its partition.
     pub(crate) fn tell(&mut self, record: LeaderAndIsr) {
         self.leader_and_isr.insert(record.partition.clone(), record);

@@ -25,6 +25,7 @@ use crate::event::{Event, Millis, RequestId, WriteId, WriteOutcome};
 use crate::health::{Health, Role};
 use crate::leadership::{Office, prepare, resign, still_in_office};
 use crate::machine::{Machine, MachineConfig};
+use crate::metrics::{InOffice, Metrics};
 use crate::mirror::{Mirror, Reading};
 use crate::multi::{operations, parent_of_error, zxid_of};
 use crate::outbox::{Outbox, Reply};
@@ -58,6 +59,7 @@ pub(crate) struct RuntimeConfig {
     pub(crate) controller_id: i32,
     pub(crate) machine: MachineConfig,
     pub(crate) socket_timeout: Duration,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 pub(crate) enum Input {
@@ -77,6 +79,7 @@ pub(crate) struct Runtime {
     pub(crate) mirror: Mirror,
     pub(crate) memory: Memory,
     outbox: Outbox,
+    metrics: Arc<Metrics>,
     started: Instant,
     inputs: mpsc::UnboundedSender<Input>,
     writes: HashMap<WriteId, Write>,
@@ -156,7 +159,7 @@ pub(crate) async fn serve(
                 }
             }
             Some(reply) = answers.recv() => runtime.reply(reply),
-            Some(request) = asked.recv() => runtime.request(request),
+            Some(request) = asked.recv() => runtime.request(request, incoming.len()),
             () = sleep_until(deadline) => runtime.apply(Event::Tick),
         }
     };
@@ -179,6 +182,7 @@ impl Runtime {
             machine: Machine::new(config.machine, epoch, 0, Millis(0)),
             mirror: Mirror::default(),
             memory: Memory::default(),
+            metrics: config.metrics,
             started: Instant::now(),
             inputs,
             writes: HashMap::new(),
@@ -200,7 +204,9 @@ impl Runtime {
     }
 
     fn apply(&mut self, event: Event) {
-        let actions = self.machine.apply(event, self.now());
+        let (now, began) = (self.now(), Instant::now());
+        let actions = self.machine.apply(event, now);
+        self.metrics.events.record(began.elapsed());
         self.carry_out(actions);
     }
 
@@ -318,7 +324,7 @@ impl Runtime {
         }
     }
 
-    fn request(&mut self, request: BrokerRequest) {
+    fn request(&mut self, request: BrokerRequest, waiting_events: usize) {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         match request {
@@ -330,6 +336,11 @@ impl Runtime {
                 info!(%broker, "broker asks for controlled shutdown");
                 self.waiting.insert(id, Waiting::Shutdown(reply));
                 self.apply(Event::ControlledShutdown { request: id, broker, broker_epoch });
+            }
+            BrokerRequest::Observe { reply } => {
+                let (cluster, outbox) = (self.machine.statistics(), self.outbox.waiting());
+                // Whoever asked may be gone.
+                let _ = reply.send(InOffice { cluster, waiting_events, outbox });
             }
         }
     }
@@ -369,7 +380,10 @@ impl Runtime {
                         let _ = reply.send(outcome);
                     }
                 }
-                Action::Note(note) => tell(&note),
+                Action::Note(note) => {
+                    self.metrics.count(&note);
+                    tell(&note);
+                }
             }
         }
         self.send_writes(writes);

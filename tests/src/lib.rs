@@ -11,6 +11,7 @@ pub mod http;
 pub mod input;
 pub mod kafka;
 pub mod machine;
+pub mod metrics;
 pub mod network;
 pub mod place;
 pub mod port;

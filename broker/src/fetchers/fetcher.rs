@@ -21,7 +21,7 @@ use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::peer::Peer;
 
-use super::{AddressBook, FetchSettings};
+use super::{AddressBook, FetchSettings, FetchersObserved};
 use crate::partition::{FetchStep, Partition};
 use crate::replica::follower::{EpochEndOffset, FetchPosition, FetchedOutcome};
 use crate::shared::{Shared, wall_clock_ms};
@@ -46,6 +46,8 @@ struct Followed {
     back_off_ms: u64,
     /// The last answer left it with everything that was committed; such a one is never throttled.
     in_sync: bool,
+    /// Records below the leader's high watermark that were missing when it last answered.
+    lag: i64,
 }
 
 /// The partitions of one fetcher; changed by the control plane, read by the fetcher.
@@ -57,7 +59,7 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn add(&self, partition: Arc<Partition>) {
-        let followed = Followed { ask_from: None, back_off_ms: 0, in_sync: false, partition };
+        let followed = Followed { ask_from: None, back_off_ms: 0, in_sync: false, lag: 0, partition };
         self.followed.lock().insert(followed.partition.id().clone(), followed);
     }
 
@@ -95,9 +97,19 @@ impl Work {
         (questions, next)
     }
 
-    fn go_on(&self, id: &TopicPartition, in_sync: bool) {
+    pub(super) fn observe(&self) -> FetchersObserved {
+        let followed = self.followed.lock();
+        FetchersObserved {
+            lag_max: followed.values().map(|one| one.lag).max().unwrap_or(0),
+            backing_off: followed.values().filter(|one| one.back_off_ms != 0).count(),
+        }
+    }
+
+    /// `lag`: records that are missing below the leader's high watermark; negative when there are more here.
+    fn go_on(&self, id: &TopicPartition, lag: i64) {
         if let Some(followed) = self.followed.lock().get_mut(id) {
-            followed.in_sync = in_sync;
+            followed.in_sync = lag <= 0;
+            followed.lag = lag.max(0);
             followed.back_off_ms = 0;
             followed.ask_from = None;
         }
@@ -266,6 +278,7 @@ impl Fetcher {
         if !records.is_empty() && partition.is_throttled_follower() {
             self.shared.throttles.follower.record(records.len(), self.shared.now_ms());
         }
+        self.shared.metrics.replication_bytes_in.add(records.len() as u64);
         let mut step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
         if step == FetchStep::AskLeaderStart {
             step = match self.leader_start(peer, question).await {
@@ -285,7 +298,7 @@ impl Fetcher {
             FetchStep::Stop => {}
             FetchStep::Continue | FetchStep::AskLeaderStart => {
                 let reached = partition.fetch_position().map_or(-1, |position| position.offset);
-                self.work.go_on(partition.id(), data.high_watermark <= reached);
+                self.work.go_on(partition.id(), data.high_watermark - reached);
             }
         }
     }

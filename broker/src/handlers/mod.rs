@@ -52,7 +52,7 @@ use kafka_protocol::protocol::{Decodable, Encodable, Request};
 use tokio::time::Instant;
 use tracing::error;
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
-use zurau_common::wire::server::{Answer, Connection, Frame, RequestHandler};
+use zurau_common::wire::server::{Answer, Answered, Connection, Frame, RequestHandler};
 
 use crate::context::BrokerContext;
 
@@ -139,6 +139,10 @@ impl RequestHandler for Handlers {
             }
             _ => unsupported::start(call),
         }
+    }
+
+    fn answered(&self, answered: &Answered) {
+        self.context.shared.metrics.requests.record(answered);
     }
 }
 

@@ -186,7 +186,11 @@ impl Partition {
             if inner.replica.is_taking_office() {
                 return None;
             }
-            Some(self.append_now(inner, wakes, leader_epoch, (&records, acks, origin, now_ms)))
+            let outcome = self.append_now(inner, wakes, leader_epoch, (&records, acks, origin, now_ms));
+            if let Err(refused) = &outcome {
+                self.counters.refused(refused.rejection, records.len());
+            }
+            Some(outcome)
         })
     }
 
@@ -202,7 +206,12 @@ impl Partition {
         let appended = log.append_with_origin(records, leader_epoch.0, origin, now_ms);
         let must_sync = log.flush_due(now_ms);
         match appended {
-            Ok(info) => Ok(self.after_append(inner, wakes, (acks, must_sync), &info)),
+            Ok(info) => {
+                let (records, bytes) =
+                    if info.duplicate { (0, 0) } else { (info.record_count, info.size_bytes) };
+                self.counters.appended(records, bytes);
+                Ok(self.after_append(inner, wakes, (acks, must_sync), &info))
+            }
             Err(AppendError::Stopped(reason)) => {
                 self.fail(inner, wakes, &reason);
                 Err(Rejection::KafkaStorageError.into())

@@ -3,6 +3,7 @@
 //! for the next one. At most one is under way for each partition.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -83,7 +84,9 @@ impl Partition {
         let mut done = None;
         loop {
             if let Some(plan) = plan.take() {
+                let started = Instant::now();
                 let result = plan.run();
+                self.shared.metrics.log_flushes.record(started.elapsed());
                 done = Some((plan, result));
             }
             plan = self.step(|inner, wakes| {

@@ -1,6 +1,7 @@
 //! What the control plane does with a partition: orders of the controller, taking office and leaving it, and the ISR
 //! as it is stored.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
@@ -258,6 +259,13 @@ impl Partition {
                 // Nothing was stored: the same is not proposed again at once.
                 leader.refuse_proposal(self.shared.now_ms());
             } else {
+                let (before, after) = (leader.isr().stored().isr.len(), stored.isr.len());
+                let metrics = &self.shared.metrics;
+                match after.cmp(&before) {
+                    Ordering::Less => metrics.isr_shrinks.add(1),
+                    Ordering::Greater => metrics.isr_expands.add(1),
+                    Ordering::Equal => {}
+                }
                 leader.settle(stored.clone());
             }
             info!(
@@ -276,6 +284,7 @@ impl Partition {
             let leader = inner.replica.leader_mut().filter(|leader| leader.leader_epoch() == leader_epoch);
             if let Some(leader) = leader {
                 info!(partition = %self.id, %leader_epoch, %rejection, "the ISR change was refused; it is proposed again later");
+                self.shared.metrics.failed_isr_updates.add(1);
                 leader.refuse_proposal(now_ms);
                 self.settle(inner, wakes);
             }

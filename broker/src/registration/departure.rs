@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use tracing::{error, info, warn};
 use zurau_common::assignment::difference;
+use zurau_common::http::instruments::Counter;
 use zurau_common::id::{BrokerEpoch, BrokerId, TopicId, TopicPartition};
 use zurau_common::zk::fence::{self, Expected, Fence, IsrWrite, PartitionWrite};
 use zurau_common::zk::isr::decode_ids;
@@ -31,6 +32,7 @@ pub(super) async fn leave_what_cannot_be_honoured(
     is_whole: impl Fn(&Partition) -> bool,
 ) -> anyhow::Result<()> {
     let own = context.shared.own;
+    let possible_losses = &context.shared.metrics.possible_losses;
     let honours = |id: &TopicPartition, topic_id: TopicId| {
         let replica = context.partitions.get(&id.topic, id.partition);
         replica.is_some_and(|replica| replica.topic_id() == topic_id && is_whole(&replica))
@@ -48,7 +50,7 @@ pub(super) async fn leave_what_cannot_be_honoured(
             if honours(&id, topic_id) {
                 continue;
             }
-            if let Some(ops) = departure(&id, topic_id, nodes, (own, epoch)) {
+            if let Some(ops) = departure(&id, topic_id, nodes, (own, epoch), possible_losses) {
                 groups.push(((id, topic_id), ops));
             }
         }
@@ -104,6 +106,7 @@ fn departure(
     topic_id: TopicId,
     nodes: &[Option<Node>],
     (own, epoch): (BrokerId, BrokerEpoch),
+    possible_losses: &Counter,
 ) -> Option<Vec<Op>> {
     let [Some(isr_node), elr_node, state] = nodes else { return None };
     let isr = decode_ids(&isr_node.data).ok()?;
@@ -113,6 +116,7 @@ fn departure(
     }
     let (new_isr, new_elr) = without(&isr, &elr, own);
     if new_isr.is_empty() {
+        possible_losses.add(1);
         error!(
             partition = %id, %topic_id,
             "this broker is the last in-sync replica but may have lost records: it stays, there is nothing better"

@@ -91,6 +91,16 @@ impl Leader {
         &self.isr
     }
 
+    /// Number of hosts in this epoch.
+    pub(crate) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Number of replicas that the partition shall have in the end.
+    pub(crate) fn replicas(&self) -> usize {
+        self.target.len()
+    }
+
     /// min = min(`min.insync.replicas`, number of target replicas): L8.
     pub(crate) fn min_in_sync(&self) -> usize {
         self.rules.min_insync_replicas.min(self.target.len()).max(1)

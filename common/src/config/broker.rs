@@ -48,6 +48,8 @@ pub struct BrokerConfig {
     pub inter_broker_listener_name: String,
     /// `None`: nothing is answered over HTTP.
     pub http_listener: Option<HttpListener>,
+    /// Whether `/metrics` has series for each partition.
+    pub http_metrics_partitions: bool,
     pub socket_request_max_bytes: usize,
     pub socket_listen_backlog_size: u32,
     pub queued_max_requests: usize,
@@ -121,6 +123,7 @@ impl BrokerConfig {
             advertised_listeners: checked.advertised_listeners,
             inter_broker_listener_name: checked.inter_broker_listener_name,
             http_listener: checked.http_listener,
+            http_metrics_partitions: s.boolean("http.metrics.partitions"),
             socket_request_max_bytes: s.number("socket.request.max.bytes"),
             socket_listen_backlog_size: s.number("socket.listen.backlog.size"),
             queued_max_requests: s.number("queued.max.requests"),

@@ -1,7 +1,10 @@
-//! What operators and their tools ask over HTTP, on a port of its own: `/live`, `/ready`.
+//! What operators and their tools ask over HTTP, on a port of its own: `/live`, `/ready`, `/metrics`.
 //!
-//! `server` is the shell; what a process knows about itself it says through [`Observed`].
+//! `server` is the shell; what a process knows about itself it says through [`Observed`]. `instruments`
+//! are what it counts with, `exposition` is the form in which that is read.
 
+pub mod exposition;
+pub mod instruments;
 mod server;
 
 pub use server::HttpServer;
@@ -9,10 +12,15 @@ pub use server::HttpServer;
 use serde::Serialize;
 use serde_json::Value;
 
+use exposition::Exposition;
+
 /// A process that tells about itself.
 pub trait Observed: Send + Sync + 'static {
     /// Whether the process does its work now. Must not wait: it is asked on the runtime that answers.
     fn readiness(&self) -> Readiness;
+
+    /// Writes what `/metrics` shows. May wait a little: it is asked on a thread of its own, one at a time.
+    fn metrics(&self, page: &mut Exposition);
 }
 
 /// What `/ready` answers.

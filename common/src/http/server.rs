@@ -16,10 +16,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::exposition::Exposition;
 use super::{Observed, Readiness};
 use crate::config::HttpListener;
 use crate::wire::places::Places;
@@ -39,7 +41,8 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PAGES: &str = "/live\n/ready\n";
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const PAGES: &str = "/live\n/ready\n/metrics\n";
 
 /// How long a peer may take.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +78,7 @@ impl HttpServer {
             .await
             .with_context(|| format!("cannot listen on {listener} (http.listener)"))?;
         let address = socket.local_addr().context("a bound socket has no address")?;
-        info!(%address, "answering /live and /ready over HTTP");
+        info!(%address, "answering /live, /ready and /metrics over HTTP");
         let stop = CancellationToken::new();
         let accepting = accept_loop(socket, process, times, stop.clone());
         let stopped = stop.clone();
@@ -101,6 +104,7 @@ impl Drop for HttpServer {
 }
 
 async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Times, stop: CancellationToken) {
+    let scrapes = Arc::new(Semaphore::new(1));
     let places = Places::new(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX);
     loop {
         let (stream, peer) = match socket.accept().await {
@@ -115,10 +119,10 @@ async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Tim
             debug!(%peer, "HTTP connection refused: too many at once");
             continue;
         };
-        let (process, stop) = (Arc::clone(&process), stop.clone());
+        let (process, scrapes, stop) = (Arc::clone(&process), Arc::clone(&scrapes), stop.clone());
         tokio::spawn(async move {
             tokio::select! {
-                served = timeout(times.connection, serve(stream, process, times)) => match served {
+                served = timeout(times.connection, serve(stream, process, scrapes, times)) => match served {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => debug!(%peer, %error, "HTTP connection closed"),
                     Err(_) => debug!(%peer, "HTTP connection closed: not done in {:?}", times.connection),
@@ -130,10 +134,15 @@ async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Tim
     }
 }
 
-async fn serve(stream: TcpStream, process: Arc<dyn Observed>, times: Times) -> hyper::Result<()> {
+async fn serve(
+    stream: TcpStream,
+    process: Arc<dyn Observed>,
+    scrapes: Arc<Semaphore>,
+    times: Times,
+) -> hyper::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
-        let process = Arc::clone(&process);
-        async move { Ok::<_, Infallible>(answer(&request, process.as_ref())) }
+        let (process, scrapes) = (Arc::clone(&process), Arc::clone(&scrapes));
+        async move { Ok::<_, Infallible>(answer(&request, process, scrapes).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -145,7 +154,11 @@ async fn serve(stream: TcpStream, process: Arc<dyn Observed>, times: Times) -> h
         .await
 }
 
-fn answer(request: &Request<Incoming>, process: &dyn Observed) -> Response<Full<Bytes>> {
+async fn answer(
+    request: &Request<Incoming>,
+    process: Arc<dyn Observed>,
+    scrapes: Arc<Semaphore>,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut refused = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD are served here\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -157,6 +170,7 @@ fn answer(request: &Request<Incoming>, process: &dyn Observed) -> Response<Full<
     match request.uri().path() {
         "/live" => page(StatusCode::OK, TEXT, "live\n"),
         "/ready" => ready(&process.readiness()),
+        "/metrics" => metrics(process, scrapes).await,
         _ => page(StatusCode::NOT_FOUND, TEXT, format!("no such page; there are\n{PAGES}")),
     }
 }
@@ -164,6 +178,27 @@ fn answer(request: &Request<Incoming>, process: &dyn Observed) -> Response<Full<
 fn ready(readiness: &Readiness) -> Response<Full<Bytes>> {
     let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     page(status, JSON, readiness.to_json() + "\n")
+}
+
+/// One at a time, on a thread that may wait; who comes meanwhile waits too.
+async fn metrics(process: Arc<dyn Observed>, scrapes: Arc<Semaphore>) -> Response<Full<Bytes>> {
+    let written = async {
+        let place = scrapes.acquire_owned().await.ok()?;
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut page = Exposition::default();
+            process.metrics(&mut page);
+            // Held until the work is done, even if nobody waits for it any more.
+            drop(place);
+            page.into_text()
+        });
+        writing.await.ok()
+    };
+    match written.await {
+        Some(text) => page(StatusCode::OK, METRICS, text),
+        None => {
+            page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "the metrics cannot be written; the log says why\n")
+        }
+    }
 }
 
 fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -13,6 +13,10 @@ impl Observed for Process {
     fn readiness(&self) -> Readiness {
         Readiness::new(self.0.clone(), vec!["a disk is slow".to_owned()], json!({ "id": 1 }))
     }
+
+    fn metrics(&self, page: &mut Exposition) {
+        page.gauge("one", "One.", 1_u64);
+    }
 }
 
 async fn start(reasons: &[&str]) -> HttpServer {
@@ -52,6 +56,14 @@ async fn ready_says_why_not() {
     let server = start(&[]).await;
     let answer = get(&server, "/ready?verbose=1").await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"ready\": true"), "{answer}");
+}
+
+#[tokio::test]
+async fn metrics_are_text_for_prometheus() {
+    let server = start(&["not ready"]).await;
+    let answer = get(&server, "/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("text/plain; version=0.0.4"), "{answer}");
+    assert_eq!(body(&answer), "# HELP one One.\n# TYPE one gauge\none 1\n");
 }
 
 #[tokio::test]

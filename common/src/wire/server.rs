@@ -140,11 +140,29 @@ pub struct Connection {
     pub closer: CancellationToken,
 }
 
+/// How long a request took, and in what part. Answers leave in order, so `waited` holds the wait for earlier ones too.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered {
+    pub api_key: i16,
+    pub api_version: i16,
+    /// Bytes of the request, its length not counted.
+    pub request_bytes: usize,
+    /// From the last byte of the request until the handler had started it, or had answered.
+    pub started: Duration,
+    /// From there until the answer was there.
+    pub waited: Duration,
+    /// From there until the answer was written.
+    pub sent: Duration,
+}
+
 /// Starts requests.
 pub trait RequestHandler: Send + Sync + 'static {
     /// Starts one request. It is awaited before the next request of the connection is read, so effects that must keep
     /// the order of requests happen here; whatever takes long belongs into [`Answer::Later`].
     fn start<'a>(&'a self, connection: &'a Connection, request: RequestFrame) -> BoxFuture<'a, Answer>;
+
+    /// A request is done with: its answer is written, or it has none. For measurements; must be quick.
+    fn answered(&self, _answered: &Answered) {}
 }
 
 /// What all connections share.

@@ -1,12 +1,16 @@
 //! What operators and their tools see over HTTP: alive, ready or why not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kafka_protocol::records::Compression;
 use serde_json::Value;
 use zurau_tests::cluster::{Node, START_LIMIT};
+use zurau_tests::metrics::Metrics;
+use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, eventually, http, scenario};
 
 /// Until ZooKeeper's silence is noticed: half a session timeout, on a busy machine.
@@ -83,4 +87,114 @@ fn d13_recovering_is_alive_and_not_ready(cluster: &mut Cluster) -> Result<()> {
     let found = wait_until_ready(broker)?;
     ensure!(found["details"]["log_directories"][0]["logs_recovered"] == 1, "{found}");
     cluster.check_running()
+}
+
+/// Names are what dashboards and alerts are made of: a changed one must change this list too.
+const BROKER_FAMILIES: &str = include_str!("broker_metrics.txt");
+const CONTROLLER_FAMILIES: &str = include_str!("controller_metrics.txt");
+
+#[test]
+fn metrics_tell_of_records_and_of_a_lost_broker() {
+    scenario("metrics", metrics);
+}
+
+fn metrics(directory: &TestDirectory) -> Result<()> {
+    let cluster = Cluster::builder().controllers(2).set_for_brokers("http.metrics.partitions", true);
+    let mut cluster = cluster.start(directory)?;
+    cluster.create_topic("t", &["[1,2,3]"])?;
+    cluster.create_topic("alone", &["[3]"])?;
+    let mut client = cluster.client();
+    for number in 0..50 {
+        let values = [format!("a{number}"), format!("b{number}")];
+        let values: Vec<&[u8]> = values.iter().map(String::as_bytes).collect();
+        let batch = encode_batch(&values, now_ms(), Compression::None)?;
+        let (error, _) = client.produce("t", 0, batch, -1)?;
+        ensure!(error == 0, "produce failed with {error}");
+    }
+    ensure!(client.read_partition("t", 0)?.len() == 100, "not all records came back");
+
+    let leader = Metrics::get(&cluster.brokers[0].http_address())?;
+    for (sample, expected) in [
+        ("kafka_server_brokertopicmetrics_messagesin_total{topic=\"t\"}", 100.0),
+        ("kafka_server_brokertopicmetrics_messagesin_total", 100.0),
+        ("kafka_server_brokertopicmetrics_totalproducerequests_total{topic=\"t\"}", 50.0),
+        ("kafka_server_brokertopicmetrics_failedproducerequests_total", 0.0),
+        ("kafka_topic_partition_current_offset{topic=\"t\",partition=\"0\"}", 100.0),
+        ("kafka_topic_partition_in_sync_replica{topic=\"t\",partition=\"0\"}", 3.0),
+        ("kafka_topic_partition_leader_is_preferred{topic=\"t\",partition=\"0\"}", 1.0),
+        ("kafka_log_log_logendoffset{topic=\"t\",partition=\"0\"}", 100.0),
+        ("kafka_network_requestmetrics_totaltimems_count{request=\"Produce\"}", 50.0),
+        ("kafka_server_replicamanager_underreplicatedpartitions", 0.0),
+        ("kafka_server_replicamanager_leadercount", 1.0),
+        ("kafka_server_replicamanager_partitioncount", 1.0),
+        ("kafka_server_kafkaserver_brokerstate", 3.0),
+        ("kafka_brokers", 3.0),
+        ("kafka_topic_partitions{topic=\"t\"}", 1.0),
+        ("zurau_ready", 1.0),
+    ] {
+        let found = leader.value(sample)?;
+        ensure!((found - expected).abs() < f64::EPSILON, "{sample} is {found}, not {expected}");
+    }
+    let bytes_in = leader.value("kafka_server_brokertopicmetrics_bytesin_total{topic=\"t\"}")?;
+    let bytes_out = leader.value("kafka_server_brokertopicmetrics_bytesout_total{topic=\"t\"}")?;
+    ensure!(bytes_in >= 100.0 && bytes_out >= bytes_in, "{bytes_in} bytes in, {bytes_out} bytes out");
+    ensure!(leader.value("kafka_server_brokertopicmetrics_replicationbytesout_total")? >= 2.0 * bytes_in);
+    let follower = Metrics::get(&cluster.brokers[1].http_address())?;
+    let replicated = follower.value("kafka_server_brokertopicmetrics_replicationbytesin_total")?;
+    ensure!((replicated - bytes_in).abs() < f64::EPSILON, "{replicated} bytes replicated of {bytes_in}");
+    same_families(BROKER_FAMILIES, &leader)?;
+    same_families(CONTROLLER_FAMILIES, &Metrics::get(&cluster.controllers[0].http_address())?)?;
+
+    wait_for_sums(&cluster, &[("offlinepartitionscount", 0.0), ("activebrokercount", 3.0)])?;
+    cluster.broker(3)?.kill()?;
+    wait_for_sums(&cluster, &[("offlinepartitionscount", 1.0), ("activebrokercount", 2.0)])?;
+    wait_for_lack(&cluster, 1.0)?;
+    cluster.broker(3)?.start()?;
+    wait_for_sums(&cluster, &[("offlinepartitionscount", 0.0), ("activebrokercount", 3.0)])?;
+    wait_for_lack(&cluster, 0.0)?;
+    let leader = Metrics::get(&cluster.brokers[0].http_address())?;
+    ensure!(leader.value("kafka_server_replicamanager_isrshrinks_total")? >= 1.0);
+    ensure!(leader.value("kafka_server_replicamanager_isrexpands_total")? >= 1.0);
+    cluster.check_running()
+}
+
+/// Waits until the controllers' numbers have these sums, with exactly one controller active.
+fn wait_for_sums(cluster: &Cluster, expected: &[(&str, f64)]) -> Result<()> {
+    let sum = |name: &str| -> Result<f64> {
+        let mut sum = 0.0;
+        for controller in &cluster.controllers {
+            let page = Metrics::get(&controller.http_address())?;
+            sum += page.value(&format!("kafka_controller_kafkacontroller_{name}"))?;
+        }
+        Ok(sum)
+    };
+    eventually("the controllers' numbers", START_LIMIT, || {
+        for (name, expected) in [("activecontrollercount", 1.0)].iter().chain(expected) {
+            let found = sum(name)?;
+            ensure!((found - expected).abs() < f64::EPSILON, "{name}: {found}, not {expected}");
+        }
+        Ok(Some(()))
+    })
+}
+
+/// Waits until the first broker leads so many partitions that lack a replica.
+fn wait_for_lack(cluster: &Cluster, expected: f64) -> Result<()> {
+    eventually("the number of partitions that lack a replica", START_LIMIT, || {
+        let page = Metrics::get(&cluster.brokers[0].http_address())?;
+        let found = page.value("kafka_server_replicamanager_underreplicatedpartitions")?;
+        ensure!((found - expected).abs() < f64::EPSILON, "{found}, not {expected}");
+        Ok(Some(()))
+    })
+}
+
+fn same_families(expected: &str, found: &Metrics) -> Result<()> {
+    let expected: BTreeSet<&str> = expected.lines().collect();
+    let found: BTreeSet<&str> = found.families.iter().map(String::as_str).collect();
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let unexpected: Vec<_> = found.difference(&expected).collect();
+    ensure!(
+        missing.is_empty() && unexpected.is_empty(),
+        "missing: {missing:#?}\nnot in the list: {unexpected:#?}"
+    );
+    Ok(())
 }

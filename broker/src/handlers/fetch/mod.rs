@@ -254,6 +254,18 @@ impl Job {
         nearest(rack, self.context.shared.own, &followers, rack_of)
     }
 
+    fn count(&self, partition: &Partition, finished: &Result<PartitionAnswer, Rejection>) {
+        match (self.reader, finished) {
+            (Reader::Follower { .. }, Ok(answer)) => {
+                self.context.shared.metrics.replication_bytes_out.add(answer.records.len() as u64);
+            }
+            (Reader::Consumer { .. }, Ok(answer)) => partition.counters().fetched(answer.records.len()),
+            // The client asked the wrong broker.
+            (_, Err(Rejection::NotLeaderOrFollower)) => {}
+            (_, Err(_)) => partition.counters().fetch_failed(),
+        }
+    }
+
     /// Whether the answer need not wait: enough bytes, nothing to wait for, or something to tell at once.
     fn is_enough(&self, reads: &[Read]) -> bool {
         let mut bytes = 0;
@@ -311,8 +323,12 @@ impl Job {
         let mut hints = LeaderHints::new(&image, &self.connection.listener.0);
         let mut answers: Vec<PartitionAnswer> = Vec::with_capacity(reads.len());
         for ((key, _), read) in self.fetching.partitions.iter().zip(reads) {
-            let answer = match read.and_then(|(partition, answer)| self.finish_read(&partition, answer, key))
-            {
+            let finished = read.and_then(|(partition, answer)| {
+                let finished = self.finish_read(&partition, answer, key);
+                self.count(&partition, &finished);
+                finished
+            });
+            let answer = match finished {
                 Ok(answer) => answer,
                 Err(rejection) => {
                     let mut refused = PartitionAnswer::refused(key.partition, rejection.code());

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use futures::FutureExt as _;
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, error, info};
 
-use super::{Answer, Connection, Frame, Shared};
+use super::{Answer, Answered, Connection, Frame, Shared};
 use crate::wire::frame::{RequestFrame, parse_request};
 use crate::wire::transport::FrameReader;
 
@@ -44,6 +44,8 @@ pub(super) async fn serve(shared: &Arc<Shared>, connection: Connection, stream: 
     // The account bounds the queue; one place more is for the marker that closes it.
     let (answers, queue) = mpsc::channel(shared.limits.requests_in_flight_max.saturating_add(1).min(1 << 20));
     let writer = Writer {
+        shared: Arc::clone(shared),
+        ready: Vec::new(),
         socket: write_half,
         queue,
         account: Arc::clone(&account),
@@ -157,6 +159,32 @@ struct Queued {
     answer: Pending,
     /// What the account holds for it.
     bytes: usize,
+    /// `None` for the end.
+    began: Option<Began>,
+}
+
+/// A request that was started.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    api_key: i16,
+    api_version: i16,
+    request_bytes: usize,
+    started: Duration,
+    /// When it was started.
+    at: Instant,
+}
+
+impl Began {
+    fn answered(self, ready: Instant, sent: Instant) -> Answered {
+        Answered {
+            api_key: self.api_key,
+            api_version: self.api_version,
+            request_bytes: self.request_bytes,
+            started: self.started,
+            waited: ready.saturating_duration_since(self.at),
+            sent: sent.saturating_duration_since(ready),
+        }
+    }
 }
 
 enum Pending {
@@ -200,29 +228,35 @@ impl Reader<'_> {
                 break ending;
             }
         };
-        let marker = Queued { answer: Pending::End, bytes: 0 };
         self.account.take(1, 0);
         // The writer is gone only when the connection ends anyway.
-        let _ = self.answers.send(marker).await;
+        let _ = self.answers.send(Queued { answer: Pending::End, bytes: 0, began: None }).await;
         Some(ending)
     }
 
     async fn start(&self, frame: Bytes) -> Result<(), Ending> {
         let size = frame.len();
+        let arrived = Instant::now();
         let request = parse_request(frame).map_err(|error| Ending::Logged(error.to_string()))?;
+        let (api_key, api_version) = (request.api_key, request.api_version);
         let answer = self.start_caught(request).await.map_err(Ending::Panicked)?;
+        let at = Instant::now();
+        let began = Began { api_key, api_version, request_bytes: size, started: at - arrived, at };
         let (answer, bytes) = match answer {
             Answer::Now(frame) => {
                 let bytes = frame.size();
                 (Pending::Ready(frame), bytes)
             }
             Answer::Later(later) => (Pending::Later(later), size),
-            Answer::Nothing => return Ok(()),
+            Answer::Nothing => {
+                self.shared.handler.answered(&began.answered(at, at));
+                return Ok(());
+            }
             Answer::Close(reason) => return Err(Ending::Logged(reason)),
         };
         self.account.take(1, bytes);
         // The writer is gone only when the connection ends anyway.
-        let _ = self.answers.send(Queued { answer, bytes }).await;
+        let _ = self.answers.send(Queued { answer, bytes, began: Some(began) }).await;
         Ok(())
     }
 
@@ -250,6 +284,9 @@ fn is_disconnect(error: &io::Error) -> bool {
 }
 
 struct Writer {
+    shared: Arc<Shared>,
+    /// Answers in the outbox, and since when they were ready.
+    ready: Vec<(Began, Instant)>,
     socket: OwnedWriteHalf,
     queue: mpsc::Receiver<Queued>,
     account: Arc<Account>,
@@ -276,17 +313,26 @@ impl Writer {
                 Pending::Later(later) => self.outbox.push(later.await.unwrap_or_default()),
                 Pending::End => ended = true,
             }
+            self.ready.extend(next.began.map(|began| (began, Instant::now())));
             if !ended {
                 (head, ended) = self.gather(&mut held);
             }
             if let Err(ending) = self.flush().await {
                 return ending;
             }
+            self.tell_answered();
             self.account.release(held.requests, held.bytes);
             if ended {
                 let _ = self.socket.shutdown().await;
                 return Ending::Quiet;
             }
+        }
+    }
+
+    fn tell_answered(&mut self) {
+        let sent = Instant::now();
+        for (began, ready) in self.ready.drain(..) {
+            self.shared.handler.answered(&began.answered(ready, sent));
         }
     }
 
@@ -306,6 +352,7 @@ impl Writer {
                     return (None, true);
                 }
             }
+            self.ready.extend(next.began.map(|began| (began, Instant::now())));
             held.requests += 1;
             held.bytes += next.bytes;
         }

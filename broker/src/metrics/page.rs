@@ -1,0 +1,215 @@
+//! The broker's `/metrics`, in the names that JMX exporters give to Kafka's beans; what Kafka does not have begins with
+//! `zurau_`. A number that this broker does not know is left out, never made up.
+
+use std::sync::Arc;
+
+use zurau_common::http::exposition::{Exposition, Kind};
+use zurau_common::http::instruments::Counter;
+use zurau_common::zk::session::SessionState;
+
+use super::partitions;
+use super::topics::Counters;
+use crate::context::BrokerContext;
+use crate::disk_space::Space;
+use crate::partition::{Observation, Partition};
+use crate::shared::wall_clock_ms;
+
+/// Everything that can be said once the logs are loaded.
+pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
+    let observed: Vec<(Arc<Partition>, Observation)> = context
+        .partitions
+        .all()
+        .into_iter()
+        .map(|partition| (Arc::clone(&partition), partition.observe()))
+        .collect();
+    replica_manager(context, &observed, page);
+    let help =
+        "Partitions that this broker stays in sync of as the last one, although its log may lack records.";
+    page.counter("zurau_possible_losses_total", help, context.shared.metrics.possible_losses.get());
+    topics(context, page);
+    context.shared.metrics.requests.write(page);
+    waiting(&observed, page);
+    fetchers(context, page);
+    logs(context, page);
+    zookeeper(context, page);
+    cluster(context, page);
+    if context.config.http_metrics_partitions {
+        partitions::write(context, observed, page);
+    }
+}
+
+fn replica_manager(
+    context: &BrokerContext,
+    observed: &[(Arc<Partition>, Observation)],
+    page: &mut Exposition,
+) {
+    let count = |is: fn(&Observation) -> bool| observed.iter().filter(|(_, one)| is(one)).count();
+    let gauges: [(&str, &str, usize); 7] = [
+        (
+            "underreplicatedpartitions",
+            "Led partitions that lack a replica in sync.",
+            count(Observation::is_under_replicated),
+        ),
+        (
+            "underminisrpartitioncount",
+            "Led partitions below min.insync.replicas.",
+            count(Observation::is_under_min_isr),
+        ),
+        (
+            "atminisrpartitioncount",
+            "Led partitions with just min.insync.replicas.",
+            count(Observation::is_at_min_isr),
+        ),
+        ("offlinereplicacount", "Replicas here whose log cannot be used.", count(|one| one.is_offline)),
+        ("partitioncount", "Replicas here.", observed.len()),
+        ("leadercount", "Partitions led.", count(|one| one.leads.is_some())),
+        ("reassigningpartitions", "Led partitions that are being moved.", count(Observation::is_reassigning)),
+    ];
+    for (name, help, value) in gauges {
+        page.gauge(&format!("kafka_server_replicamanager_{name}"), help, value);
+    }
+    let producers: usize = observed.iter().map(|(_, one)| one.producers).sum();
+    page.gauge(
+        "kafka_server_replicamanager_produceridcount",
+        "Producers that partitions here know.",
+        producers,
+    );
+    let metrics = &context.shared.metrics;
+    for (name, help, counter) in [
+        ("isrshrinks", "ISR changes that took members out.", &metrics.isr_shrinks),
+        ("isrexpands", "ISR changes that took members in.", &metrics.isr_expands),
+        ("failedisrupdates", "ISR changes that were refused.", &metrics.failed_isr_updates),
+    ] {
+        page.counter(&format!("kafka_server_replicamanager_{name}_total"), help, counter.get());
+    }
+}
+
+fn topics(context: &BrokerContext, page: &mut Exposition) {
+    type Read = fn(&Counters) -> &Counter;
+    let families: [(&str, &str, Read); 9] = [
+        ("messagesin", "Records appended.", |one| &one.messages_in),
+        ("bytesin", "Bytes of record batches appended.", |one| &one.bytes_in),
+        ("bytesout", "Bytes of record batches sent to consumers.", |one| &one.bytes_out),
+        ("bytesrejected", "Bytes of record batches that were too large.", |one| &one.bytes_rejected),
+        ("totalproducerequests", "Produces, one for each partition of a request.", |one| {
+            &one.produce_requests
+        }),
+        ("totalfetchrequests", "Fetches, one for each partition of a request.", |one| &one.fetch_requests),
+        ("failedproducerequests", "Produces that failed here.", |one| &one.failed_produce_requests),
+        ("failedfetchrequests", "Fetches that failed here.", |one| &one.failed_fetch_requests),
+        ("invalidmessagecrcrecords", "Produces with a damaged batch.", |one| &one.invalid_magic_or_checksum),
+    ];
+    let metrics = &context.shared.metrics;
+    for (name, help, read) in families {
+        let name = format!("kafka_server_brokertopicmetrics_{name}_total");
+        let mut family = page.family(&name, Kind::Counter, &format!("{help} Without a topic: the sum."));
+        metrics.topics.each(|topic, counters| {
+            let labels = topic.map(|topic| ("topic", topic));
+            family.sample(labels.as_slice(), read(counters).get());
+        });
+    }
+    for (name, help, counter) in [
+        (
+            "replicationbytesin",
+            "Bytes of record batches fetched from leaders.",
+            &metrics.replication_bytes_in,
+        ),
+        ("replicationbytesout", "Bytes of record batches sent to followers.", &metrics.replication_bytes_out),
+    ] {
+        page.counter(&format!("kafka_server_brokertopicmetrics_{name}_total"), help, counter.get());
+    }
+}
+
+fn waiting(observed: &[(Arc<Partition>, Observation)], page: &mut Exposition) {
+    let sum = |of: fn(&Observation) -> usize| observed.iter().map(|(_, one)| of(one)).sum::<usize>();
+    let help =
+        "What waits: produces for replicas, fetches for data, deletions of records; one for each partition.";
+    let mut family = page.family("kafka_server_delayedoperationpurgatory_purgatorysize", Kind::Gauge, help);
+    family.sample(&[("delayedoperation", "DeleteRecords")], sum(|one| one.waiting_deletions));
+    family.sample(&[("delayedoperation", "Fetch")], sum(|one| one.waiting_fetches));
+    family.sample(&[("delayedoperation", "Produce")], sum(|one| one.waiting_produces));
+}
+
+fn fetchers(context: &BrokerContext, page: &mut Exposition) {
+    let observed = context.control.fetchers.observe();
+    let help = "Records that the most distant follower here is behind its leader's high watermark.";
+    let mut family = page.family("kafka_server_replicafetchermanager_maxlag", Kind::Gauge, help);
+    family.sample(&[("clientid", "Replica")], observed.lag_max);
+    let help = "Followed partitions whose leader refused the last fetch.";
+    page.gauge("zurau_replicafetcher_backing_off_partitions", help, observed.backing_off);
+}
+
+fn logs(context: &BrokerContext, page: &mut Exposition) {
+    let help = "Syncs of logs. Milliseconds; quantiles of the last one or two minutes.";
+    let mut family = page.family("kafka_log_logflushstats_logflushrateandtimems", Kind::Summary, help);
+    context.shared.metrics.log_flushes.expose(&mut family, &[]);
+    let directories = context.partitions.directories();
+    let help = "Free space: 0 enough, 1 producers are slowed down, 2 producers are refused.";
+    let mut family = page.family("zurau_log_directory_space_state", Kind::Gauge, help);
+    for directory in &directories {
+        let state: u64 = match directory.space {
+            Space::Enough => 0,
+            Space::Low(_) => 1,
+            Space::Exhausted => 2,
+        };
+        family.sample(&[("logdirectory", &directory.path.display().to_string())], state);
+    }
+    let cleaner = context.cleaner_status.lock().clone();
+    let help = "Compacted logs that cannot be cleaned.";
+    let mut family =
+        page.family("kafka_log_logcleanermanager_uncleanable_partitions_count", Kind::Gauge, help);
+    for (index, directory) in directories.iter().enumerate() {
+        let here = |id: &zurau_common::id::TopicPartition| {
+            context.partitions.get(&id.topic, id.partition).is_some_and(|one| one.directory() == index)
+        };
+        let count = cleaner.uncleanable.keys().filter(|id| here(id)).count();
+        family.sample(&[("logdirectory", &directory.path.display().to_string())], count);
+    }
+    let help = "Dirty part of the dirtiest compacted log, in percent.";
+    page.gauge("kafka_log_logcleanermanager_max_dirty_percent", help, u64::from(cleaner.max_dirty_percent));
+    let help = "Milliseconds since compaction last ended a pass; none before the first.";
+    let mut family = page.family("kafka_log_logcleanermanager_time_since_last_run_ms", Kind::Gauge, help);
+    if let Some(last) = cleaner.last_run_ms {
+        family.sample(&[], (wall_clock_ms() - last).max(0));
+    }
+}
+
+fn zookeeper(context: &BrokerContext, page: &mut Exposition) {
+    let state = context.zookeeper.current().map(|zookeeper| *zookeeper.state().borrow());
+    let help = "1 for the state of the session that the broker is registered under.";
+    let mut family = page.family("kafka_server_sessionexpirelistener_sessionstate", Kind::Gauge, help);
+    for (name, is) in [
+        ("CONNECTED", state == Some(SessionState::Connected)),
+        ("CONNECTING", state == Some(SessionState::Disconnected)),
+        ("CLOSED", matches!(state, None | Some(SessionState::Ended))),
+    ] {
+        family.sample(&[("state", name)], is);
+    }
+    let metrics = &context.shared.metrics;
+    for (name, help, counter) in [
+        ("zookeeperdisconnects", "Losses of the connection.", &metrics.zookeeper_disconnects),
+        ("zookeepersyncconnects", "Connections, the first included.", &metrics.zookeeper_sync_connects),
+        ("zookeeperexpires", "Sessions that ZooKeeper ended.", &metrics.zookeeper_expires),
+    ] {
+        page.counter(&format!("kafka_server_sessionexpirelistener_{name}_total"), help, counter.get());
+    }
+    let lease = context.shared.lease();
+    let help = "Seconds for which leaders here may acknowledge without looking at ZooKeeper again.";
+    page.gauge(
+        "zurau_lease_remaining_seconds",
+        help,
+        lease.map_or(0.0, |lease| lease.remaining().as_secs_f64()),
+    );
+}
+
+/// What a kafka_exporter beside the cluster tells of it.
+fn cluster(context: &BrokerContext, page: &mut Exposition) {
+    let image = context.metadata.image();
+    page.gauge("kafka_brokers", "Brokers that the controller calls alive.", image.brokers.len());
+    let mut topics: Vec<_> = image.topics().collect();
+    topics.sort_by(|left, right| left.name.cmp(&right.name));
+    let mut family = page.family("kafka_topic_partitions", Kind::Gauge, "Partitions of a topic.");
+    for topic in topics {
+        family.sample(&[("topic", &topic.name)], topic.partitions.len());
+    }
+}
