@@ -25,7 +25,7 @@ pub(crate) async fn create_topics_at_start(context: Arc<BrokerContext>) {
 
 async fn create(context: &BrokerContext, topic: &TopicToCreate) {
     let wanted = wanted(topic);
-    let mut logged: Option<Instant> = None;
+    let mut logged = Instant::now();
     loop {
         // Without a controller's word no topic is known to exist, and no broker to live.
         context.metadata.wait_until(|image| (!image.brokers.is_empty()).then_some(())).await;
@@ -43,8 +43,8 @@ async fn create(context: &BrokerContext, topic: &TopicToCreate) {
             }
             // More brokers may come, and ZooKeeper may return.
             Rejection::InvalidReplicationFactor | Rejection::RequestTimedOut => {
-                if logged.is_none_or(|logged| LOG_EVERY <= logged.elapsed()) {
-                    logged = Some(Instant::now());
+                if LOG_EVERY <= logged.elapsed() {
+                    logged = Instant::now();
                     warn!(
                         topic = topic.name,
                         reason = refusal.message,

@@ -9,6 +9,7 @@ mod consume;
 mod dev;
 mod elect;
 mod groups;
+mod health;
 mod log_dump;
 mod log_verify;
 mod produce;
@@ -62,6 +63,8 @@ enum Command {
         #[command(subcommand)]
         command: LogCommand,
     },
+    /// Ask a broker or a controller over HTTP whether it is ready; exit code 0 for yes, 1 for no.
+    Health(health::HealthArguments),
     /// Rebuild the tree of a ZooKeeper that has lost it from the brokers' log directories.
     RecoverMetadata(recover_metadata::RecoverMetadataArguments),
     /// A broker of `zurau dev`.
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Elect(arguments) => elect::run(arguments),
         Command::CanStop(arguments) => can_stop::run(arguments),
         Command::Log { command: LogCommand::Dump(arguments) } => log_dump::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
         Command::RecoverMetadata(arguments) => recover_metadata::run(&arguments),
         Command::RunBroker(arguments) => as_child(|| zurau_broker::run(&arguments)),
         Command::RunController(arguments) => as_child(|| zurau_controller::run(&arguments)),

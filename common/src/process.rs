@@ -68,7 +68,11 @@ pub fn host_name() -> String {
     if name.is_empty() { "localhost".to_owned() } else { name.into_owned() }
 }
 
-/// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, `info` and above. A second call changes
+/// What is logged when nobody asks for more. The library of the ZooKeeper session warns of every attempt to connect; the
+/// session itself says every ten seconds how it stands.
+const DEFAULT_FILTER: &str = "info,zookeeper_client=error";
+
+/// Logs to stderr what `ZURAU_LOG`, else `RUST_LOG`, asks for; without either, [`DEFAULT_FILTER`]. A second call changes
 /// nothing, so that several servers may run in one process.
 pub fn start_logging() {
     let wanted = ["ZURAU_LOG", "RUST_LOG"]
@@ -77,7 +81,7 @@ pub fn start_logging() {
     let parsed = wanted.as_ref().map(|(name, text)| (name, EnvFilter::try_new(text)));
     let filter = match &parsed {
         Some((_, Ok(filter))) => filter.clone(),
-        _ => EnvFilter::new("info"),
+        _ => EnvFilter::new(DEFAULT_FILTER),
     };
     // Colours are for people: a log file gets none.
     let colours = std::io::stderr().is_terminal();

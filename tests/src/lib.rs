@@ -5,6 +5,7 @@
 pub mod checker;
 pub mod clients;
 pub mod cluster;
+pub mod containers;
 pub mod directory;
 pub mod history;
 pub mod http;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use tokio::time::{Instant, sleep};
 use zurau_common::id::TopicId;
 use zurau_common::zk::controller::{ProducerIdBlock, decode_cluster_id, encode_cluster_id};
 use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpFailure};
@@ -14,6 +15,9 @@ use super::plan::Plan;
 
 const CONNECTION_LIMIT: Duration = Duration::from_secs(20);
 const SESSION_TIMEOUT: Duration = Duration::from_secs(18);
+/// Longer than a session whose process is gone: servers grant 40 s at most, unless configured otherwise.
+const SIGN_OFF_LIMIT: Duration = Duration::from_secs(45);
+const SIGN_OFF_POLL: Duration = Duration::from_millis(200);
 /// Writes of the same znode; more are only needed if somebody else writes it too.
 const ATTEMPTS_MAX: usize = 3;
 
@@ -59,13 +63,7 @@ async fn write_in(zookeeper: &ZooKeeper, plan: &Plan, execute: bool) -> anyhow::
 
 /// Nobody is at work in the tree, and it holds no other topics than planned ones.
 async fn check_tree(zookeeper: &ZooKeeper, plan: &Plan) -> anyhow::Result<()> {
-    let brokers = zookeeper.children(BROKER_IDS).await?.unwrap_or_default();
-    ensure!(brokers.is_empty(), "brokers {brokers:?} are registered in this ZooKeeper; stop them first");
-    ensure!(
-        !zookeeper.exists(&Znode::Controller.path()).await?,
-        "a controller is active in this ZooKeeper; stop the controllers first (a killed one is gone after its session \
-         timeout)"
-    );
+    wait_until_nobody_is_at_work(zookeeper).await?;
     let topics = zookeeper.children(TOPICS).await?.unwrap_or_default();
     let cluster_id = zookeeper.get(&Znode::ClusterId.path()).await?;
     let cluster_id = cluster_id.map(|node| decode_cluster_id(&node.data)).transpose()?;
@@ -87,6 +85,34 @@ async fn check_tree(zookeeper: &ZooKeeper, plan: &Plan) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Who was stopped together with ZooKeeper could not sign off: its session ends by its timeout.
+async fn wait_until_nobody_is_at_work(zookeeper: &ZooKeeper) -> anyhow::Result<()> {
+    let deadline = Instant::now() + SIGN_OFF_LIMIT;
+    let mut told = false;
+    loop {
+        let mut at_work = zookeeper.children(BROKER_IDS).await?.unwrap_or_default();
+        at_work.iter_mut().for_each(|id| *id = format!("broker {id}"));
+        if zookeeper.exists(&Znode::Controller.path()).await? {
+            at_work.push("a controller".to_owned());
+        }
+        if at_work.is_empty() {
+            return Ok(());
+        }
+        let at_work = at_work.join(", ");
+        ensure!(
+            Instant::now() < deadline,
+            "at work in this ZooKeeper: {at_work}; stop every broker and controller first"
+        );
+        if !told {
+            told = true;
+            println!(
+                "registered in this ZooKeeper: {at_work}; waiting up to {SIGN_OFF_LIMIT:?} for the sessions to end"
+            );
+        }
+        sleep(SIGN_OFF_POLL).await;
+    }
 }
 
 /// Every write fails once a controller is there.

@@ -2,6 +2,7 @@
 //! nextest they share a test group that bounds how many clusters run at once.
 
 mod bad_input;
+mod containers;
 mod controller_loss;
 mod dev;
 mod fetchers;
