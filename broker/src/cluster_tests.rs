@@ -3,6 +3,7 @@
 mod deletion;
 mod disks;
 mod durability;
+mod isolation;
 mod same_leader;
 mod wire;
 mod world;

@@ -208,7 +208,7 @@ impl Partitions {
         let config = self.config_of(&id.topic);
         // A former log of this name has nothing in common with the new one: its high watermark would expose records that
         // are not committed, its log start and recovery point would cost some (M11, CMP-08).
-        self.forget_checkpoints(index, id)?;
+        self.directories[index].opened.lock().checkpoints.forget(id)?;
         let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
             .inspect_err(|error| {
                 if let LogError::Storage(error) = error {
@@ -238,8 +238,7 @@ impl Partitions {
     pub(crate) fn delete(&self, partition: &Partition) -> anyhow::Result<()> {
         self.remove(partition);
         let Some(mut log) = partition.take_log() else { return Ok(()) };
-        // A full disk must not keep it: the next partition of this name looks again.
-        let _ = self.forget_checkpoints(partition.directory(), partition.id());
+        self.forget_checkpoints(partition);
         log.rename_for_deletion(Uuid::new_v4().as_u128())?;
         log.delete()?;
         info!(partition = %partition.id(), topic_id = %partition.topic_id(), "replica deleted");
@@ -254,7 +253,7 @@ impl Partitions {
     pub(crate) fn set_aside(&self, partition: &Partition, why: &str) -> anyhow::Result<()> {
         self.remove(partition);
         let Some(mut log) = partition.take_log() else { return Ok(()) };
-        let _ = self.forget_checkpoints(partition.directory(), partition.id());
+        self.forget_checkpoints(partition);
         let name: String = partition.id().to_string().chars().take(215).collect();
         let name = format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128());
         tracing::warn!(partition = %partition.id(), topic_id = %partition.topic_id(), name, why, "replica set aside");
@@ -284,14 +283,8 @@ impl Partitions {
         Ok(None)
     }
 
-    /// Removes a partition from the checkpoints of a directory, durably.
-    fn forget_checkpoints(&self, directory: usize, id: &TopicPartition) -> anyhow::Result<()> {
-        let checkpoints = &mut self.directories[directory].opened.lock().checkpoints;
-        checkpoints.remove(id);
-        checkpoints.write().inspect_err(|error| {
-            tracing::error!(partition = %id, %error, "the checkpoints still name a partition that is gone");
-        })?;
-        Ok(())
+    fn forget_checkpoints(&self, partition: &Partition) {
+        self.directories[partition.directory()].opened.lock().checkpoints.remove(partition.id());
     }
 }
 

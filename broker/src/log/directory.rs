@@ -135,7 +135,14 @@ impl Checkpoints {
         })
     }
 
-    /// Forgets a partition that was deleted.
+    /// Forgets a partition, durably: also one that was removed before without that.
+    pub fn forget(&mut self, partition: &TopicPartition) -> Result<(), StorageError> {
+        self.remove(partition);
+        let changed = self.all_mut().into_iter().filter(|checkpoint| checkpoint.changed);
+        changed.map(OffsetCheckpoint::write).collect()
+    }
+
+    /// Forgets a partition that was deleted; on the disk at the next write.
     pub fn remove(&mut self, partition: &TopicPartition) {
         for checkpoint in self.all_mut() {
             checkpoint.remove(partition);

@@ -59,7 +59,7 @@ fn m11_a_new_partition_knows_nothing_of_a_former_one_of_its_name() {
 }
 
 #[test]
-fn a_deleted_partition_is_in_no_checkpoint() {
+fn m11_a_partition_made_anew_after_a_deletion_is_in_no_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let partitions = started(&[directory.path()]);
     let partition = partitions.get_or_create(&id(), TOPIC_ID).unwrap();
@@ -69,6 +69,7 @@ fn a_deleted_partition_is_in_no_checkpoint() {
     let file = directory.path().join("replication-offset-checkpoint");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "0\n1\nt 0 0\n");
     partitions.delete(&partition).unwrap();
+    partitions.get_or_create(&id(), TopicId(Uuid::from_u128(6))).unwrap();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "0\n0\n");
 }
 

@@ -10,6 +10,7 @@ mod overflow;
 mod producers;
 mod recompression;
 mod retention;
+mod transactions;
 mod validation;
 
 /// A directory for a test that makes very many files: in memory, if the system has a place for that.

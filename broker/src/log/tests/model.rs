@@ -240,6 +240,8 @@ impl Run {
     fn check(&mut self) {
         let end = self.model.end;
         let log = self.log.as_mut().unwrap();
+        let (start, high_watermark) = (log.log_start_offset(), log.high_watermark());
+        assert!(start <= high_watermark && high_watermark <= log.log_end_offset(), "R14");
         log.update_high_watermark(end);
         let model = &self.model;
         assert_eq!((log.log_start_offset(), log.log_end_offset()), (model.start, model.end));
