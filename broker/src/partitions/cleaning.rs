@@ -15,6 +15,9 @@ use crate::log::{PartitionLog, StorageError};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
 
+/// Cleaner threads at most, whatever `log.cleaner.threads` says.
+const THREADS_MAX: usize = 256;
+
 /// Compacts until `stopping`: runs the cleaner threads that `log.cleaner.enable` and `log.cleaner.threads` want, and starts
 /// them anew when their settings change (KIP-226).
 pub(crate) async fn run_cleaner(context: Arc<BrokerContext>, stopping: CancellationToken) {
@@ -55,7 +58,7 @@ fn worker_settings(config: &BrokerConfig) -> Option<WorkerSettings> {
         return None;
     }
     Some(WorkerSettings {
-        threads,
+        threads: threads.min(THREADS_MAX),
         dedupe_buffer_bytes: number(settings, "log.cleaner.dedupe.buffer.size"),
         load_factor: number(settings, "log.cleaner.io.buffer.load.factor"),
         bytes_per_second: number(settings, "log.cleaner.io.max.bytes.per.second"),
