@@ -2,8 +2,10 @@
 //! nextest they share a test group that bounds how many clusters run at once.
 
 mod bad_input;
+mod compaction;
 mod containers;
 mod controller_loss;
+mod damage;
 mod dev;
 mod fetchers;
 mod frames;
