@@ -19,7 +19,7 @@ fn read(partition: &std::sync::Arc<Partition>, offset: i64, isolation: Isolation
         current_leader_epoch: LeaderEpoch::UNKNOWN,
         last_fetched_epoch: LeaderEpoch::UNKNOWN,
         log_start: -1,
-        reader: Reader::Consumer { isolation },
+        reader: Reader::Consumer { isolation, may_follow: false },
     };
     partition.read(&request).unwrap()
 }

@@ -138,8 +138,8 @@ impl Checkpoints {
     /// Forgets a partition, durably: also one that was removed before without that.
     pub fn forget(&mut self, partition: &TopicPartition) -> Result<(), StorageError> {
         self.remove(partition);
-        let changed = self.all_mut().into_iter().filter(|checkpoint| checkpoint.changed);
-        changed.map(OffsetCheckpoint::write).collect()
+        let mut changed = self.all_mut().into_iter().filter(|checkpoint| checkpoint.changed);
+        changed.try_for_each(OffsetCheckpoint::write)
     }
 
     /// Forgets a partition that was deleted; on the disk at the next write.

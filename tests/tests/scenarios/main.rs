@@ -5,7 +5,6 @@ mod bad_input;
 mod compaction;
 mod containers;
 mod controller_loss;
-mod damage;
 mod dev;
 mod fetchers;
 mod frames;
