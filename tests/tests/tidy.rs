@@ -277,3 +277,23 @@ fn every_path_that_the_architecture_names_exists() {
     }
     fail_on(&problems);
 }
+
+/// Names of metrics in a text: words that begin as ours do.
+fn metrics_named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    words.filter(|word| word.starts_with("kafka_") || word.starts_with("zurau_")).collect()
+}
+
+#[test]
+fn the_dashboard_shows_only_metrics_that_there_are() {
+    let root = project_root();
+    let lists = ["broker_metrics.txt", "controller_metrics.txt"];
+    let lists = lists.map(|list| read(&root.join("tests/tests/scenarios").join(list)));
+    let known: BTreeSet<&str> = lists.iter().flat_map(|list| metrics_named(list)).collect();
+    let dashboard = read(&root.join("deploy/grafana/dashboards/zurau.json"));
+    let shown = metrics_named(&dashboard);
+    assert!(shown.len() >= 10, "the dashboard shows only {shown:?}");
+    let unknown =
+        shown.difference(&known).map(|name| format!("the dashboard shows {name}, which is not there"));
+    fail_on(&unknown.collect::<Vec<_>>());
+}
