@@ -81,6 +81,7 @@ impl Plane {
         let directory = tempfile::tempdir().context("a directory for ZooKeeper")?;
         let server = ZooKeeperServer::start(kind, directory.path())?;
         let admin = session(&server.address()).await?;
+        admin.ensure_parents().await?;
         let counts: Arc<Counts> = Arc::default();
         let mut plane =
             Self { directory, server, admin, controllers: Vec::new(), started: 0, hosts: Vec::new(), counts };
