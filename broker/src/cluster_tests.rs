@@ -61,7 +61,7 @@ async fn a_new_topic_is_replicated_and_fails_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_follower_leaves_the_isr_and_returns() {
+async fn isr_05_a_dead_follower_leaves_the_isr_and_returns() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -83,7 +83,7 @@ async fn a_dead_follower_leaves_the_isr_and_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_without_its_log_leaves_the_isr_before_it_is_alive() {
+async fn hw_13_a_broker_without_its_log_leaves_the_isr_before_it_is_alive() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -124,7 +124,7 @@ async fn a_clean_stop_keeps_everything_and_resigns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_session_stops_everything_until_told_again() {
+async fn ctl_08_a_lost_session_stops_everything_until_told_again() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -229,7 +229,7 @@ fn stop_request(world: &World, topic_id: TopicId, leader_epoch: i32) -> StopRepl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_right_incarnation_is_deleted_and_only_late_enough() {
+async fn ctl_04_only_the_right_incarnation_is_deleted_and_only_late_enough() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -252,7 +252,7 @@ async fn only_the_right_incarnation_is_deleted_and_only_late_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_come_from_the_newest_connection_of_the_highest_controller() {
+async fn ctl_02_orders_come_from_the_newest_connection_of_the_highest_controller() {
     let mut world = World::start().await;
     world.create_topic().await;
     let (older, newer) = (world.connection(), world.connection());
@@ -301,7 +301,7 @@ async fn a_replica_of_a_deleted_incarnation_gives_way_and_is_kept_aside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_broker_with_the_same_id_does_not_start() {
+async fn ctl_14_a_second_broker_with_the_same_id_does_not_start() {
     let world = World::start().await;
     let mut pairs = world.pairs(1);
     let directory = world.directories.path().join("copy");
@@ -338,7 +338,7 @@ async fn without_zookeeper_a_healthy_partition_is_served_and_a_lonely_one_is_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_may_not_fetch_is_refused_and_harms_nobody() {
+async fn hw_08_isr_15_a_follower_that_may_not_fetch_is_refused_and_harms_nobody() {
     let mut world = World::start().await;
     world.create_topic().await;
     world.send_to_all(1, 0).await;
@@ -360,6 +360,7 @@ async fn a_follower_that_may_not_fetch_is_refused_and_harms_nobody() {
     let diverging = ReadRequest { last_fetched_epoch: LeaderEpoch(0), ..of(3, 99, 5) };
     let end = partition.read(&diverging).unwrap().diverging.unwrap();
     assert_eq!((end.leader_epoch, end.end_offset), (0, 1));
+    assert_eq!(partition.status().high_watermark, 1, "a diverging offset is no progress");
     world.produce(1, b'b', Acks::All).await;
     world.agree(2).await;
 }

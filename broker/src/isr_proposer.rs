@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_means() {
+    fn isr_09_what_an_answer_means() {
         let mut stored = AnsweredPartition::default()
             .with_leader_epoch(5)
             .with_isr(vec![1.into(), 2.into()])

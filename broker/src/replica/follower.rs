@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_where_the_histories_part() {
+    fn hw_01_hw_03_cuts_where_the_histories_part() {
         let own = [(0, 0), (1, 10), (3, 20)];
         //   leader's answer (epoch, end), expected end
         let rows = [
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn old_questions_are_not_answered() {
+    fn hw_07_old_questions_are_not_answered() {
         let outcome = FetchedOutcome::Records { high_watermark: 5, log_start: 0 };
         let none = |_| EpochEndOffset { leader_epoch: -1, end_offset: -1 };
         let asked = position(10, 3);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_that_the_leader_lacks_leads_to_its_start() {
+    fn hw_12_an_offset_that_the_leader_lacks_leads_to_its_start() {
         let none = |_| EpochEndOffset { leader_epoch: -1, end_offset: -1 };
         let asked = position(10, 3);
         let outcome = FetchedOutcome::Rejected(Rejection::OffsetOutOfRange);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn proposed_members_count_until_the_answer() {
+    fn isr_02_proposed_members_count_until_the_answer() {
         let mut isr = IsrState::new(stored(&[1], &[], 4));
         isr.propose(proposal(&[1, 2], &[]));
         assert_eq!(isr.maximal(), ids(&[1, 2]));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_refusal_undoes_and_an_unclear_one_lingers() {
+    fn isr_09_a_clear_refusal_undoes_and_an_unclear_one_lingers() {
         let mut isr = IsrState::new(stored(&[1], &[], 4));
         isr.propose(proposal(&[1, 2], &[]));
         isr.refused();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn older_news_changes_nothing() {
+    fn isr_10_older_news_changes_nothing() {
         let mut isr = IsrState::new(stored(&[1, 2], &[], 4));
         isr.propose(proposal(&[1], &[2]));
         isr.settle(stored(&[1, 2, 3], &[], 3));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_leave_a_small_isr_stay_eligible() {
+    fn isr_07_members_that_leave_a_small_isr_stay_eligible() {
         //   stored ISR, ELR, new ISR, min, new ELR
         type Ids = &'static [i32];
         let rows: [(Ids, Ids, Ids, usize, Ids); 5] = [

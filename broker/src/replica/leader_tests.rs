@@ -53,7 +53,7 @@ fn fetch(leader: &mut Leader, follower: i32, offset: i64, now_ms: u64) {
 const ENDS: LogEnds = LogEnds { high_watermark: 40, log_end: 100 };
 
 #[test]
-fn the_high_watermark_is_the_least_end_of_the_maximal_isr() {
+fn isr_02_the_high_watermark_is_the_least_end_of_the_maximal_isr() {
     let mut leader = leader(&[1, 2], &[]);
     assert_eq!(leader.risen_high_watermark(ENDS), None, "2 has not fetched in this epoch");
     fetch(&mut leader, 3, 20, 1);
@@ -71,7 +71,7 @@ fn the_high_watermark_is_the_least_end_of_the_maximal_isr() {
 }
 
 #[test]
-fn the_high_watermark_stands_while_too_few_are_in_sync_or_an_elr_exists() {
+fn isr_16_the_high_watermark_stands_while_too_few_are_in_sync_or_an_elr_exists() {
     let mut alone = leader(&[1], &[]);
     assert_eq!(alone.risen_high_watermark(ENDS), None, "one of two");
     alone.set_rules(LeaderRules { min_insync_replicas: 1, ..RULES });
@@ -108,7 +108,7 @@ fn members_that_lag_leave_and_stay_eligible_when_few_remain() {
 }
 
 #[test]
-fn a_dead_follower_leaves_at_once() {
+fn isr_05_a_dead_follower_leaves_at_once() {
     let mut leader = leader(&[1, 2, 3], &[]);
     fetch(&mut leader, 2, 100, 5);
     fetch(&mut leader, 3, 100, 50);
@@ -120,7 +120,7 @@ fn a_dead_follower_leaves_at_once() {
 }
 
 #[test]
-fn who_may_join() {
+fn hw_05_isr_05_isr_06_who_may_join() {
     //   offset, registration known, alive, expected
     let rows = [
         (100, true, true, true),
@@ -144,7 +144,7 @@ fn who_may_join() {
 }
 
 #[test]
-fn a_move_ends_by_dropping_the_old_replicas_for_good() {
+fn rsn_07_isr_12_a_move_ends_by_dropping_the_old_replicas_for_good() {
     let mut leader = leader_of(&[1, 2, 3, 4], &[4], stored(&[1, 2, 4], &[], 4), RULES);
     assert_eq!(leader.propose(ENDS, 1), None, "3 is not in sync yet");
     fetch(&mut leader, 3, 100, 1);
@@ -154,6 +154,26 @@ fn a_move_ends_by_dropping_the_old_replicas_for_good() {
     leader.settle(stored(&[1, 2, 3], &[], 6));
     fetch(&mut leader, 4, 100, 3);
     assert_eq!(leader.propose(ENDS, 3), None, "N11");
+}
+
+#[test]
+fn hw_14_the_committed_end_is_unknown_until_the_start_of_the_epoch_is_committed() {
+    let leader = leader(&[1, 2], &[]);
+    for (high_watermark, known) in [(0, false), (49, false), (50, true), (99, true)] {
+        assert_eq!(leader.knows_the_committed_end(high_watermark), known, "{high_watermark}");
+    }
+}
+
+/// The answer alone moves the high watermark: no fetch comes after it.
+#[test]
+fn isr_04_a_stored_shrink_lets_the_high_watermark_rise() {
+    let mut leader = leader(&[1, 2, 3], &[]);
+    fetch(&mut leader, 2, 100, 50);
+    leader.record_live_brokers(|id| id != BrokerId(3), 50);
+    assert_eq!(leader.propose(ENDS, 50).unwrap().isr, ids(&[1, 2]));
+    assert_eq!(leader.risen_high_watermark(ENDS), None, "3 may be a member still");
+    leader.settle(stored(&[1, 2], &[], 5));
+    assert_eq!(leader.risen_high_watermark(ENDS), Some(100));
 }
 
 #[test]

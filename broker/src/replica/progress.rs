@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_keeps_up_by_reaching_the_end_of_its_previous_fetch() {
+    fn isr_13_a_follower_keeps_up_by_reaching_the_end_of_its_previous_fetch() {
         let mut progress = Progress::new(0);
         assert_eq!(progress.log_end(), None);
         progress.record_fetch(fetch(0, 10), 100);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn time_inside_a_slow_leader_does_not_count() {
+    fn isr_14_time_inside_a_slow_leader_does_not_count() {
         let mut progress = Progress::new(0);
         progress.record_fetch(fetch(0, 10), 100);
         assert!(!progress.is_lagging(100, 30, 500), "the answer is still being made");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_registration_is_not_heard() {
+    fn isr_06_an_older_registration_is_not_heard() {
         let mut progress = Progress::new(0);
         let older = FollowerFetch { offset: 90, broker_epoch: Some(BrokerEpoch(3)), now_ms: 5 };
         let newer = FollowerFetch { offset: 10, broker_epoch: Some(BrokerEpoch(4)), now_ms: 6 };

@@ -52,7 +52,7 @@ fn stored() -> StoredIsr {
 }
 
 #[test]
-fn the_acceptance_table() {
+fn ctl_02_ctl_20_the_acceptance_table() {
     let fresh = Replica::new(BrokerId(1), topic_id());
     let create = LeaderAndIsr { partition_epoch: PartitionEpoch::CREATE, is_new: true, ..order(1, 0) };
     let is_new = LeaderAndIsr { is_new: true, ..order(2, 0) };
@@ -87,7 +87,7 @@ fn the_acceptance_table() {
 }
 
 #[test]
-fn a_refusal_is_repeated_and_a_stop_is_not() {
+fn ctl_21_a_refusal_is_repeated_and_a_stop_is_not() {
     let mut replica = following(5);
     replica.begin_take_over(&order(1, 6));
     replica.refuse_office(&order(1, 6), Rejection::KafkaStorageError);
@@ -115,7 +115,7 @@ fn only_a_leader_keeps_its_waiting_acknowledgements() {
 }
 
 #[test]
-fn one_rule_for_epochs() {
+fn hw_04_one_rule_for_epochs() {
     let current = LeaderEpoch(5);
     assert_eq!(check_epoch(LeaderEpoch::UNKNOWN, current), Ok(()));
     assert_eq!(check_epoch(LeaderEpoch(5), current), Ok(()));
@@ -127,7 +127,7 @@ fn one_rule_for_epochs() {
 }
 
 #[test]
-fn who_may_be_deleted() {
+fn ctl_04_who_may_be_deleted() {
     let host = following(5);
     let mut former = following(5);
     former.follow(&LeaderAndIsr { replicas: vec![BrokerId(2)], ..order(2, 6) });

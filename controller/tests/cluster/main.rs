@@ -379,7 +379,7 @@ async fn l1_connections_are_cut_while_a_broker_dies_and_a_topic_is_written() {
 
 /// A controller whose session ends drops everything and competes again, in a new epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_session_of_the_active_controller_expires() {
+async fn ctl_08_ctl_10_the_session_of_the_active_controller_expires() {
     let cluster = Cluster::start().await;
     let (one, _two) = (cluster.broker(1).await, cluster.broker(2).await);
     cluster.create("/brokers/topics/t", "").await;
@@ -398,5 +398,78 @@ async fn the_session_of_the_active_controller_expires() {
     let path = "/controller".to_owned();
     cluster.admin.multi(&[Op::Delete { path, version: None }]).await.unwrap();
     cluster.until_text("/controller_epoch", "3").await;
+    cluster.controller.shutdown().await;
+}
+
+/// CTL-11: a registration that comes and goes is seen as it is in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctl_11_a_registration_that_flaps_is_seen_as_it_is() {
+    let cluster = Cluster::start().await;
+    let two = cluster.broker(2).await;
+    let mut one = cluster.broker(1).await;
+    cluster.create("/brokers/topics/t", "").await;
+    cluster.create_partition("t", 0, "[1,2]").await;
+    cluster.until_text("/brokers/topics/t/0/leader", "1").await;
+    for _ in 0..15 {
+        one.die().await;
+        one = cluster.broker(1).await;
+    }
+    cluster
+        .until("everybody knows both", async |_| {
+            let (first, second) = (one.told.lock(), two.told.lock());
+            first.live == [1, 2] && second.live == [1, 2] && first.roles.get("t-0") == second.roles.get("t-0")
+        })
+        .await;
+    one.die().await;
+    cluster.until("one is left", async |_| two.told.lock().live == [2]).await;
+    cluster.until_text("/brokers/topics/t/0/leader", "2").await;
+    cluster.controller.shutdown().await;
+}
+
+/// CTL-18: whoever asks while the office is lost gets an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctl_18_requests_are_answered_when_the_office_is_lost() {
+    let cluster = Cluster::start().await;
+    let one = cluster.broker(1).await;
+    cluster.create("/brokers/topics/t", "").await;
+    cluster.create_partition("t", 0, "[1]").await;
+    cluster.until_text("/brokers/topics/t/0/leader", "1").await;
+    let peer = cluster.peer().await;
+    let leave =
+        ControlledShutdownRequest::default().with_broker_id(WireBrokerId(1)).with_broker_epoch(one.epoch.0);
+    let asking = (0..100).map(|_| peer.call_within(TIMEOUT, 3, &leave));
+    let path = "/controller".to_owned();
+    let losing = async { cluster.admin.multi(&[Op::Delete { path, version: None }]).await.unwrap() };
+    let (answers, _) = tokio::join!(futures::future::join_all(asking), losing);
+    for answer in answers {
+        let code = answer.unwrap().error_code;
+        assert!([0, 41].contains(&code), "error {code}");
+    }
+    cluster.until_text("/controller_epoch", "2").await;
+    cluster.controller.shutdown().await;
+}
+
+/// CTL-23: a burst of changes ends in what stands there in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctl_23_a_burst_of_topics_that_come_and_go() {
+    const TOPICS: usize = 40;
+    let cluster = Cluster::start().await;
+    let one = cluster.broker(1).await;
+    for index in 0..TOPICS {
+        let topic = format!("t{index}");
+        cluster.create(&format!("/brokers/topics/{topic}"), "").await;
+        cluster.create_partition(&topic, 0, "[1]").await;
+        if index % 4 == 0 {
+            cluster.create(&format!("/admin/delete_topics/{topic}"), "").await;
+        }
+    }
+    cluster
+        .until("what is left leads, the rest is gone", async |cluster| {
+            let left = cluster.admin.children("/brokers/topics").await.unwrap().unwrap();
+            let wishes = cluster.admin.children("/admin/delete_topics").await.unwrap().unwrap();
+            let led = one.told.lock().leaders.values().filter(|leader| **leader == 1).count();
+            left.len() == TOPICS * 3 / 4 && wishes.is_empty() && led == TOPICS * 3 / 4
+        })
+        .await;
     cluster.controller.shutdown().await;
 }

@@ -87,7 +87,7 @@ fn kill_and_return(cluster: &mut Cluster, traffic: &mut Traffic, victim: i32) ->
     traffic.wait_for_more("traffic goes on", 200, Duration::from_secs(30))
 }
 
-/// SIGTERM: leadership moves before the process ends, with next to no gap; then the broker returns.
+/// HW-16: SIGTERM: leadership moves before the process ends, with next to no gap; then the broker returns.
 fn hand_over(cluster: &mut Cluster, traffic: &mut Traffic) -> Result<()> {
     let (leader, _) = leader_in_office(cluster, TOPIC, 0)?.context("no leader")?;
     let took = cluster.broker(leader)?.stop(Duration::from_secs(10))?;
@@ -98,7 +98,7 @@ fn hand_over(cluster: &mut Cluster, traffic: &mut Traffic) -> Result<()> {
     cluster.wait_for_full_isr(TOPIC, PARTITIONS as usize, START_LIMIT)
 }
 
-/// SIGSTOP for longer than the session timeout: the others go on; the old leader wakes up in an old epoch and must
+/// HW-04, ISR-03: SIGSTOP for longer than the session timeout: the others go on; the old leader wakes up in an old epoch and must
 /// find its way back without a trace.
 fn a_frozen_leader_is_replaced_and_fenced(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
     if let Some(why) = python_missing() {
@@ -121,7 +121,8 @@ fn a_frozen_leader_is_replaced_and_fenced(directory: &TestDirectory, kind: ZooKe
     cluster.check_running()
 }
 
-/// All brokers at once, first asked, then with kill -9: what the cluster holds does not change.
+/// CTL-13, HW-02: all brokers at once, first asked, then with kill -9 and started again before their sessions have ended:
+/// what the cluster holds does not change.
 fn a_restart_of_everything_changes_nothing(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
     let mut cluster = start(directory, kind)?;
     let mut before = Vec::new();

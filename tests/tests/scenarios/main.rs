@@ -2,6 +2,7 @@
 //! nextest they share a test group that bounds how many clusters run at once.
 
 mod bad_input;
+mod cases;
 mod compaction;
 mod containers;
 mod controller_loss;

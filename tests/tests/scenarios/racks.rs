@@ -7,7 +7,7 @@ use kafka_protocol::records::Compression;
 use zurau_tests::clients::{python_missing, python_script};
 use zurau_tests::cluster::{SESSION_TIMEOUT, START_LIMIT};
 use zurau_tests::records::{encode_batch, now_ms};
-use zurau_tests::{Cluster, TestDirectory, scenario, skip};
+use zurau_tests::{Cluster, TestDirectory, eventually, scenario, skip};
 
 const TOPIC: &str = "t";
 
@@ -22,8 +22,11 @@ fn consumers_read_in_their_rack() {
 fn produce(cluster: &Cluster, count: usize) -> Result<()> {
     for number in 0..count {
         let batch = encode_batch(&[format!("{number}").as_bytes()], now_ms(), Compression::None)?;
-        let (error, _) = cluster.client().produce(TOPIC, 0, batch, -1)?;
-        ensure!(error == 0, "error {error}");
+        eventually("a record is acknowledged", START_LIMIT, || {
+            let (error, _) = cluster.client().produce(TOPIC, 0, batch.clone(), -1)?;
+            ensure!(error == 0, "error {error}");
+            Ok(Some(()))
+        })?;
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ fn partitions_move_by_znodes(directory: &TestDirectory, kind: ZooKeeperKind) -> 
     cluster.create_topic(TOPIC, &["[1,2]", "[2,1]"])?;
     let mut traffic = Traffic::start(&cluster, directory, TOPIC, PARTITIONS)?;
 
-    // The leader leaves; a follower leaves; both at once.
+    // RSN-08, RSN-10: the leader leaves; a follower leaves; both at once. librdkafka checks the epochs of the metadata.
     wish(&cluster, 0, "[3,2]")?;
     wish(&cluster, 1, "[2,3]")?;
     wait_until_moved(&cluster, TOPIC, 0, &[3, 2])?;

@@ -1,4 +1,4 @@
-//! ZooKeeper is gone for 30 seconds while clients write and read: healthy partitions go on, nothing is lost, and the
+//! CTL-09: ZooKeeper is gone for 30 seconds while clients write and read: healthy partitions go on, nothing is lost, and the
 //! cluster recovers by itself.
 
 use std::time::{Duration, Instant};
