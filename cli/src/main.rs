@@ -8,6 +8,7 @@ mod configs;
 mod consume;
 mod dev;
 mod elect;
+mod explain;
 mod groups;
 mod health;
 mod log_dump;
@@ -56,6 +57,8 @@ enum Command {
     Reassign(reassign::Arguments),
     /// Elect leaders.
     Elect(elect::Arguments),
+    /// Everything about one partition, and what is wrong with it.
+    Explain(explain::Arguments),
     /// Whether a broker may be stopped now (exit code 0) or not (1).
     CanStop(can_stop::Arguments),
     /// Look into the files of a log.
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Brokers(arguments) => brokers::run(arguments),
         Command::Reassign(arguments) => reassign::run(arguments),
         Command::Elect(arguments) => elect::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
         Command::CanStop(arguments) => can_stop::run(arguments),
         Command::Log { command: LogCommand::Dump(arguments) } => log_dump::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),

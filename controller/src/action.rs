@@ -134,7 +134,7 @@ pub struct StoredIsrAnswer {
     pub recovery: bool,
 }
 
-/// Why a leader is elected, for the log.
+/// Why a leader is elected, for the log and for the record of the election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The partition has never had a leader.
@@ -152,6 +152,25 @@ pub enum Reason {
     /// The target or the hosts of the partition changed.
     Reassignment,
     ReassignmentDone,
+}
+
+impl Reason {
+    /// For the record of the election, which people read.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::NewPartition => "the partition is new",
+            Self::ControllerStart => "no leader was found when this controller took office",
+            Self::BrokerGone => "the leader's broker was gone",
+            Self::BrokerRestarted => "the leader's broker had restarted",
+            Self::Resigned => "the leader resigned",
+            Self::Refused => "the broker elected before refused to lead",
+            Self::NoAnswer => "the broker elected before did not take office in time",
+            Self::Preferred => "an admin or the balancer asked for the preferred leader",
+            Self::ControlledShutdown => "the leader's broker asked to shut down",
+            Self::Reassignment => "an admin asked for other replicas",
+            Self::ReassignmentDone => "the move that an admin asked for is complete",
+        }
+    }
 }
 
 /// A state transition, for the log: one line each, with partition and epoch.

@@ -430,6 +430,7 @@ impl Machine {
         let epoch = stored.max(floor).next();
         let mut state = PartitionState::new(next.leader, epoch, self.epoch, next.hosts, next.target);
         state.recovery = next.recovery;
+        state.reason = Some(next.reason.words().into());
         let write = PartitionWrite {
             state: Some(state),
             delete_leader: partition.leader.is_some(),

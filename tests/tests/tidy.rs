@@ -22,6 +22,7 @@ const PURE: &[&str] = &[
     "broker/src/waiters.rs",
     "cli/src/consume/assign.rs",
     "cli/src/consume/print.rs",
+    "cli/src/explain/diagnosis.rs",
     "cli/src/groups/goal.rs",
     "cli/src/produce/partitioner.rs",
     "cli/src/reassign/plan.rs",

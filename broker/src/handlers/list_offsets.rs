@@ -6,6 +6,8 @@
 //!   −5 latest tiered, which does not exist here. Any other one is error 35.
 //! - v2 isolation level; v4 leader epochs; before v5 error 78 is told as 5.
 //! - From v1 on a partition that stands twice is error 42.
+//! - Replica id −2, from v1 on, asks any replica for the ends of its own copy, as Kafka's tools do; from v6 on its high
+//!   watermark stands beside them in a tagged field.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +18,7 @@ use kafka_protocol::messages::list_offsets_response::{
 use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::{TAG_HIGH_WATERMARK, put_i64};
 
 use super::leader_hint::{TopicRef, not_hosted};
 use super::{Call, Starting};
@@ -24,6 +27,10 @@ use crate::partition::{FoundOffset, Isolation, OffsetQuery, Partition};
 
 /// Replica id of a client.
 const CONSUMER: i32 = -1;
+/// Replica id of a tool that looks into one replica, also a follower.
+const DEBUGGING_CLIENT: i32 = -2;
+/// The first version with tagged fields.
+const TAGGED_FROM: i16 = 6;
 
 pub(super) fn start(call: Call) -> Starting {
     call.now(|call, request: ListOffsetsRequest| {
@@ -40,6 +47,8 @@ pub(super) fn start(call: Call) -> Starting {
                 let twice = 1 < count_of[&(topic.name.as_str(), asked.partition_index)];
                 let found = if twice && 1 <= version {
                     Err(Rejection::InvalidRequest)
+                } else if request.replica_id.0 == DEBUGGING_CLIENT && 1 <= version {
+                    return look_into(&call.context, &topic.name, asked, version);
                 } else {
                     find(&call.context, &topic.name, asked, isolation, version)
                 };
@@ -79,6 +88,31 @@ fn find(
     let Some(query) = query(asked.timestamp, version)? else { return Ok(Vec::new()) };
     let epoch = LeaderEpoch(asked.current_leader_epoch);
     Ok(partition.list_offset(query, isolation, epoch)?.into_iter().collect())
+}
+
+/// The end of this broker's own copy, with the high watermark beside it.
+fn look_into(
+    context: &BrokerContext,
+    topic: &str,
+    asked: &ListOffsetsPartition,
+    version: i16,
+) -> ListOffsetsPartitionResponse {
+    let ends = context
+        .partitions
+        .get(topic, asked.partition_index)
+        .ok_or(Rejection::UnknownTopicOrPartition)
+        .and_then(|partition| partition.own_ends());
+    let offset = ends.and_then(|ends| match query(asked.timestamp, version)? {
+        Some(OffsetQuery::Latest) => Ok(ends.log_end_offset),
+        Some(OffsetQuery::Earliest) => Ok(ends.log_start_offset),
+        _ => Err(Rejection::InvalidRequest),
+    });
+    let found = offset.map(|offset| vec![FoundOffset { timestamp: -1, offset, leader_epoch: None }]);
+    let mut response = respond(asked, found, version);
+    if let (Ok(ends), true) = (ends, TAGGED_FROM <= version) {
+        put_i64(&mut response.unknown_tagged_fields, TAG_HIGH_WATERMARK, ends.high_watermark);
+    }
+    response
 }
 
 /// `Ok(None)`: there never is such an offset here.

@@ -120,6 +120,14 @@ pub(crate) struct FoundOffset {
     pub(crate) leader_epoch: Option<LeaderEpoch>,
 }
 
+/// Where a copy begins and ends; exclusive but for the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OwnEnds {
+    pub(crate) log_start_offset: i64,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_end_offset: i64,
+}
+
 impl Partition {
     /// A read failed, on the disk or because of damaged data.
     pub(crate) fn refuse_read(&self, error: StorageError) -> Rejection {
@@ -336,6 +344,20 @@ impl Partition {
             _ if !known => Err(Rejection::OffsetNotAvailable),
             _ => Ok(None),
         }
+    }
+
+    /// The ends of this very copy, whatever its role is, and nothing of what is committed: for tools.
+    ///
+    /// # Errors
+    /// The log cannot be used.
+    pub(crate) fn own_ends(&self) -> Result<OwnEnds, Rejection> {
+        let inner = self.inner.lock();
+        let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+        Ok(OwnEnds {
+            log_start_offset: log.log_start_offset(),
+            high_watermark: log.high_watermark(),
+            log_end_offset: log.log_end_offset(),
+        })
     }
 
     /// Where the largest epoch not above `asked` ends in the leader's log (OffsetsForLeaderEpoch).

@@ -37,6 +37,9 @@ pub const TAG_TOPIC_ID: i32 = 10_002;
 /// `i32`, LeaderAndIsr answer, partition: the highest leader epoch that the broker's log has seen.
 pub const TAG_HIGHEST_KNOWN_EPOCH: i32 = 10_003;
 
+/// `i64`, ListOffsets answer to replica id −2, partition: the high watermark of this very replica.
+pub const TAG_HIGH_WATERMARK: i32 = 10_004;
+
 /// `type` of LeaderAndIsr (KIP-291): names only what changed.
 pub const TYPE_INCREMENTAL: i8 = 1;
 /// `type` of LeaderAndIsr: names every partition that concerns the broker; one per controller and registration (F8).
@@ -70,6 +73,22 @@ pub fn get_i32(fields: &TaggedFields, tag: i32) -> Result<Option<i32>, ControlEr
         expected: "32-bit number",
     })?;
     Ok(Some(i32::from_be_bytes(bytes)))
+}
+
+pub fn put_i64(fields: &mut TaggedFields, tag: i32, value: i64) {
+    fields.insert(tag, Bytes::copy_from_slice(&value.to_be_bytes()));
+}
+
+/// # Errors
+/// [`ControlError::BadTag`] when the field is there and is no `i64`.
+pub fn get_i64(fields: &TaggedFields, tag: i32) -> Result<Option<i64>, ControlError> {
+    let Some(value) = fields.get(&tag) else { return Ok(None) };
+    let bytes: [u8; 8] = value.as_ref().try_into().map_err(|_| ControlError::BadTag {
+        tag,
+        size: value.len(),
+        expected: "number of 8 bytes",
+    })?;
+    Ok(Some(i64::from_be_bytes(bytes)))
 }
 
 /// An empty slice is stored as an empty field, which differs from a missing one.

@@ -68,6 +68,17 @@ impl ZooKeeper {
         Ok(stat.await?.is_some())
     }
 
+    /// When the data of the znode was last changed, in milliseconds since 1970 by ZooKeeper's clock; `None` when there
+    /// is no such znode.
+    pub async fn modified_ms(&self, path: &str) -> Result<Option<i64>, ReadError> {
+        let path = path.to_owned();
+        let stat = self.read(move |client| {
+            let path = path.clone();
+            async move { client.check_stat(&path).await }
+        });
+        Ok(stat.await?.map(|stat| stat.mtime))
+    }
+
     /// Lets the server that answers this session catch up with its leader: later reads see what was stored before.
     pub async fn sync(&self, path: &str) -> Result<(), ReadError> {
         let path = path.to_owned();

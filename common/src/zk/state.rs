@@ -1,5 +1,7 @@
 //! `state`, the election record of a partition. It never holds the ISR.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::{EPOCH_MAX, InvalidZnode};
@@ -19,6 +21,9 @@ pub struct PartitionState {
     pub target: Vec<BrokerId>,
     /// The leader was elected uncleanly.
     pub recovery: bool,
+    /// Why this epoch was begun, in words, for people. Nothing is decided from it; older releases wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'static, str>>,
 }
 
 impl PartitionState {
@@ -29,7 +34,16 @@ impl PartitionState {
         replicas: Vec<BrokerId>,
         target: Vec<BrokerId>,
     ) -> Self {
-        Self { version: 1, leader, leader_epoch, controller_epoch, replicas, target, recovery: false }
+        Self {
+            version: 1,
+            leader,
+            leader_epoch,
+            controller_epoch,
+            replicas,
+            target,
+            recovery: false,
+            reason: None,
+        }
     }
 
     /// # Errors
@@ -81,7 +95,11 @@ mod tests {
         );
         let golden = r#"{"version":1,"leader":1,"leader_epoch":7,"controller_epoch":3,"replicas":[1,2,3],"target":[1,2],"recovery":false}"#;
         assert_eq!(String::from_utf8(state.encode()).unwrap(), golden);
-        assert_eq!(PartitionState::decode(golden.as_bytes()), Ok(state));
+        assert_eq!(PartitionState::decode(golden.as_bytes()), Ok(state.clone()));
+        let told = PartitionState { reason: Some("its broker is gone".into()), ..state };
+        let golden_with_reason = golden.replace('}', r#","reason":"its broker is gone"}"#);
+        assert_eq!(String::from_utf8(told.encode()).unwrap(), golden_with_reason);
+        assert_eq!(PartitionState::decode(golden_with_reason.as_bytes()), Ok(told));
         for bad in [
             "",
             "{}",

@@ -343,3 +343,70 @@ fn a_group_is_described_reset_and_deleted() {
         cluster.check_running()
     });
 }
+
+#[test]
+fn a_partition_is_explained() {
+    scenario("a-partition-is-explained", |directory| {
+        let mut cluster = start(directory)?;
+        cluster.create_topic("t", &["[1,2,3]"])?;
+        fill(&cluster, "t", 0, 3)?;
+        let zookeeper = cluster.zookeeper_connect();
+        let explain = |cluster: &Cluster| json_of(cluster, &["explain", "t", "0", "--zookeeper", &zookeeper]);
+        let well = eventually("every replica has all three records", START_LIMIT, || {
+            let facts = explain(&cluster)?;
+            for replica in facts["replicas"].as_array().context("a list")? {
+                ensure!(replica["log_end_offset"] == 3 && replica["high_watermark"] == 3, "{facts}");
+                ensure!(replica["broker_epoch"].is_number() && replica["lag"] == 0, "{facts}");
+            }
+            Ok(Some(facts))
+        })?;
+        ensure!(
+            well["ar"] == json!([1, 2, 3]) && well["cur"] == json!([]) && well["findings"] == json!([]),
+            "{well}"
+        );
+        ensure!(well["leader"] == 1 && well["elected"] == 1 && well["leader_epoch"] == 0, "{well}");
+        let version = cluster.znodes.get("/brokers/topics/t/0/ISR")?.context("no ISR")?.version;
+        ensure!(well["partition_epoch"] == version, "{well}, the version of ISR is {version}");
+        ensure!(well["epochs"] == json!([{"leader_epoch": 0, "end_offset": 3}]), "{well}");
+        ensure!(well["last_changes"].to_string().contains("the partition is new"), "{well}");
+
+        cluster.broker(1)?.kill()?;
+        let (mut seen, mut gone) = (Value::Null, String::new());
+        eventually("broker 2 or 3 has taken over", START_LIMIT, || {
+            seen = json_of(
+                &cluster,
+                &["explain", "t", "0", "--zookeeper", &zookeeper, "-b", &cluster.brokers[1].address()],
+            )?;
+            gone = seen["last_changes"].to_string();
+            ensure!(
+                seen["leader_epoch"] == 1 && seen["leader"] != 1 && seen["isr"] == json!([2, 3]),
+                "{seen}"
+            );
+            Ok(Some(()))
+        })?;
+        ensure!(gone.contains("the leader's broker was gone") && seen["cur"] == json!([1]), "{seen}");
+        ensure!(
+            seen["findings"].to_string().contains("replica 1 is not in sync: the broker is not alive"),
+            "{seen}"
+        );
+
+        // What an admin types wrong is told, with where it stands.
+        cluster.znodes.put("/brokers/topics/t/0/replicas", "{2,2")?;
+        eventually("the mistake is explained", START_LIMIT, || {
+            let facts = json_of(&cluster, &["explain", "t", "0", "--zookeeper", &zookeeper])?;
+            ensure!(facts["errors"][0]["input"] == "the assignment", "{facts}");
+            Ok(Some(()))
+        })?;
+        cluster.znodes.put("/brokers/topics/t/0/replicas", "[1,2,3]")?;
+        cluster.broker(1)?.start()?;
+        cluster.wait_for_full_isr("t", 1, START_LIMIT)?;
+        let output = run(&cluster, &["explain", "t", "0"], "")?;
+        let text = String::from_utf8(output.stdout)?;
+        ensure!(
+            output.status.success() && text.contains("HIGH WATERMARK") && text.contains("--zookeeper"),
+            "{text}"
+        );
+        refused(&cluster, &["explain", "t", "7"], 1)?;
+        cluster.check_running()
+    });
+}
