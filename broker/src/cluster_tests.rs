@@ -5,6 +5,7 @@ mod disks;
 mod durability;
 mod isolation;
 mod same_leader;
+mod transactions;
 mod wire;
 mod world;
 

@@ -18,6 +18,7 @@ use crate::shared::Shared;
 use crate::shared_metadata::SharedMetadata;
 use crate::topic_configs::TopicConfigs;
 use crate::transactions::TransactionCoordinator;
+use crate::verifier::TransactionVerifier;
 
 /// Shared by all requests, behind an `Arc`.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub(crate) struct BrokerContext {
     pub(crate) transactions: TransactionCoordinator,
     /// What the log cleaner does and could not do; written by its threads.
     pub(crate) cleaner_status: Arc<Mutex<CleanerStatus>>,
+    pub(crate) verifier: TransactionVerifier,
     pub(crate) zookeeper: SessionSlot,
     /// Value of `/cluster/id`, set before the first registration.
     pub(crate) cluster_id: OnceLock<String>,
@@ -59,6 +61,7 @@ impl BrokerContext {
             metadata: SharedMetadata::default(),
             producer_ids: ProducerIds::default(),
             cleaner_status: Arc::default(),
+            verifier: TransactionVerifier::default(),
             zookeeper: SessionSlot::new(),
             cluster_id: OnceLock::new(),
         }

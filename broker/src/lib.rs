@@ -43,6 +43,7 @@ mod topic_configs;
 mod topic_creation;
 mod topic_plan;
 mod topics_at_start;
+mod verifier;
 
 mod control;
 mod fetchers;

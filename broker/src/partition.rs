@@ -39,7 +39,7 @@ use crate::waiters::OffsetWaiters;
 use delete::DeletionWaiter;
 use flush::Flushing;
 
-pub(crate) use append::{Acks, Appended, CommitWait, ProduceRejection};
+pub(crate) use append::{Acks, Append, Appended, CommitWait, ProduceRejection};
 pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
 pub(crate) use observe::{Leading, Observation};

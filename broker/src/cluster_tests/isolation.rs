@@ -7,7 +7,7 @@ use super::world::World;
 use crate::fetch_waiter::FetchWaiter;
 use crate::log::test_batches::{BatchSpec, batch, marker};
 use crate::log::{AbortedTransaction, Batches};
-use crate::partition::{Acks, Isolation, OffsetQuery, Partition, ReadAnswer, ReadRequest, Reader};
+use crate::partition::{Acks, Append, Isolation, OffsetQuery, Partition, ReadAnswer, ReadRequest, Reader};
 
 const NOW: i64 = 1_000;
 
@@ -43,7 +43,7 @@ async fn txn_09_txn_10_isolation_holds_at_once_after_a_wait_and_for_offsets() {
     };
     let end = |producer| {
         let records = marker(false, (producer, 0), 0, NOW);
-        partition.append_in_epoch(records, LeaderEpoch(0), NOW).unwrap();
+        partition.append_in_epoch(&Append::by_coordinator(records, Acks::All), LeaderEpoch(0), NOW).unwrap();
     };
     partition.append(data(Some(7), NOW), Acks::All, NOW).unwrap(); // 0
     partition.append(data(None, NOW), Acks::All, NOW).unwrap(); // 1

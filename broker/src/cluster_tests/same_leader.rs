@@ -10,7 +10,7 @@ use zurau_common::zk::isr::StoredIsr;
 
 use super::world::World;
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::partition::{Accepted, Acks, TakeOver};
+use crate::partition::{Accepted, Acks, Append, TakeOver};
 
 const ENOUGH: Duration = Duration::from_secs(20);
 
@@ -30,8 +30,8 @@ async fn produces_wait_while_their_leader_takes_office_again() {
         let Accepted::TakeOffice(next) = partition.accept(&order) else { panic!("not elected again") };
         take_over = Some(next);
     }
-    let produce =
-        |limit| partition.append_in_office(batch(&BatchSpec::default()), Acks::Leader, 1_000, limit);
+    let what = Append::by_client(batch(&BatchSpec::default()), Acks::Leader);
+    let produce = |limit| partition.append_in_office(&what, 1_000, limit);
     let given_up = produce(Instant::now()).await.unwrap_err();
     assert_eq!(given_up.rejection, Rejection::NotLeaderOrFollower, "not longer than the limit");
 

@@ -37,6 +37,8 @@ pub(super) struct World {
     pub(super) zookeeper: ZooKeeper,
     pub(super) directories: TempDir,
     pub(super) brokers: Vec<Option<Broker>>,
+    /// The one partition that there is.
+    pub(super) hosted: TopicPartition,
     pub(super) topic_id: TopicId,
     /// Version of `state` and of `ISR` as last written or read by the test.
     pub(super) state_version: i32,
@@ -76,6 +78,7 @@ impl World {
             zookeeper,
             directories: tempfile::tempdir().unwrap(),
             brokers: vec![None, None, None],
+            hosted: id(),
             topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),
             state_version: 0,
             controller_connections: 0,
@@ -96,6 +99,8 @@ impl World {
             ("min.insync.replicas", "2".to_owned()),
             ("isr.update.path", "zookeeper".to_owned()),
             ("controlled.shutdown.enable", "false".to_owned()),
+            // Every batch is larger (GRP-04).
+            ("offsets.load.buffer.size", "1".to_owned()),
         ]
     }
 
@@ -123,7 +128,7 @@ impl World {
     }
 
     pub(super) fn partition(&self, number: i32) -> Arc<Partition> {
-        self.broker(number).parts.context.partitions.get("t", 0).unwrap()
+        self.broker(number).parts.context.partitions.get(&self.hosted.topic, 0).unwrap()
     }
 
     pub(super) fn running(&self) -> Vec<i32> {
@@ -132,26 +137,31 @@ impl World {
 
     /// What an admin and the controller write for a new topic.
     pub(super) async fn create_topic(&mut self) {
+        let hosted = self.hosted.clone();
         let create = |path: String, data: Vec<u8>| Op::Create { path, data, lifetime: Lifetime::Persistent };
         let ops = [
-            create(Znode::Topic("t".into()).path(), encode_topic(self.topic_id)),
-            create(Znode::Partition(id()).path(), Vec::new()),
-            create(Znode::Replicas(id()).path(), encode_ids(&ids(&[1, 2, 3]))),
-            create(Znode::TopicIdEntry(self.topic_id).path(), TopicIdEntry::new("t".into()).encode()),
-            create(Znode::State(id()).path(), state(1, 0).encode()),
+            create(Znode::Topic(Arc::clone(&hosted.topic)).path(), encode_topic(self.topic_id)),
+            create(Znode::Partition(hosted.clone()).path(), Vec::new()),
+            create(Znode::Replicas(hosted.clone()).path(), encode_ids(&ids(&[1, 2, 3]))),
+            create(
+                Znode::TopicIdEntry(self.topic_id).path(),
+                TopicIdEntry::new(Arc::clone(&hosted.topic)).encode(),
+            ),
+            create(Znode::State(hosted.clone()).path(), state(1, 0).encode()),
         ];
         self.zookeeper.multi(&ops).await.unwrap();
     }
 
     /// What the controller writes when it elects.
     pub(super) async fn elect(&mut self, leader: i32, epoch: i32) {
+        let hosted = self.hosted.clone();
         let set = Op::SetData {
-            path: Znode::State(id()).path(),
+            path: Znode::State(hosted.clone()).path(),
             data: state(leader, epoch).encode(),
             version: Some(self.state_version),
         };
         let mut ops = vec![set];
-        let path = Znode::Leader(id()).path();
+        let path = Znode::Leader(hosted.clone()).path();
         if self.zookeeper.exists(&path).await.unwrap() {
             ops.push(Op::Delete { path, version: None });
         }
@@ -160,7 +170,7 @@ impl World {
     }
 
     pub(super) async fn isr(&self) -> Option<(Vec<BrokerId>, PartitionEpoch)> {
-        let node = self.zookeeper.get(&Znode::Isr(id()).path()).await.unwrap()?;
+        let node = self.zookeeper.get(&Znode::Isr(self.hosted.clone()).path()).await.unwrap()?;
         Some((decode_ids(&node.data).unwrap(), PartitionEpoch(node.version)))
     }
 
@@ -169,7 +179,7 @@ impl World {
         let live: Vec<BrokerId> = ids(&self.running());
         let isr = stored.as_ref().map_or_else(|| live.clone(), |(isr, _)| isr.clone());
         LeaderAndIsr {
-            partition: id(),
+            partition: self.hosted.clone(),
             topic_id: self.topic_id,
             controller_epoch: ControllerEpoch(1),
             leader: BrokerId(leader),

@@ -23,8 +23,8 @@ const COMMIT_WAIT: Duration = Duration::from_millis(500);
 
 /// A core that is made of the records of its partition.
 pub(crate) trait Replay: Send + Sized + 'static {
-    /// Takes a record; `producer_id` if it belongs to a transaction. False if the record is of a kind that is not
-    /// handled here.
+    /// Takes a record; `producer_id` if it belongs to a transaction, `at` its offset. False if the record is of a kind
+    /// that is not handled here.
     ///
     /// # Errors
     /// Bytes that are not what their versions say.
@@ -33,6 +33,7 @@ pub(crate) trait Replay: Send + Sized + 'static {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         producer_id: Option<i64>,
+        at: i64,
     ) -> Result<bool, RecordProblem>;
 
     /// A transaction that has records in this partition ended here.
@@ -151,12 +152,12 @@ fn replay_batch(
     let plain = decompress(header.compression(), body).map_err(|error| error.to_string())?;
     for record in Records::new(&plain, header.record_count) {
         let record = record.map_err(|_| "its records are malformed".to_owned())?;
-        match shard.replay(record.key, record.value, producer_id) {
+        let offset = header.base_offset + i64::from(record.offset_delta);
+        match shard.replay(record.key, record.value, producer_id, offset) {
             Ok(true) => loaded.records += 1,
             Ok(false) => loaded.skipped += 1,
             Err(problem) => {
                 loaded.skipped += 1;
-                let offset = header.base_offset + i64::from(record.offset_delta);
                 warn!(offset, %problem, "a record of a coordinator's topic is left out");
             }
         }

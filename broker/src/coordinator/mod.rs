@@ -33,4 +33,4 @@ pub(crate) use timers::Timers;
 #[cfg(test)]
 pub(crate) use topic::partition_of;
 pub(crate) use topic::{CoordinatorTopic, setting};
-pub(crate) use writer::Writer;
+pub(crate) use writer::{WriteSettings, Writer};

@@ -48,6 +48,10 @@ impl WriteOutcome {
                 Rejection::NotCoordinator
             }
             Rejection::MessageTooLarge | Rejection::RecordListTooLarge => too_large,
+            // Of a transaction: it is over, or its producer or its coordinator was replaced.
+            Rejection::InvalidProducerEpoch
+            | Rejection::InvalidTxnState
+            | Rejection::TransactionCoordinatorFenced => rejection,
             _ => Rejection::CoordinatorNotAvailable,
         })
     }

@@ -16,12 +16,15 @@ use super::request::{Answer, Ask, Listing};
 use super::shard::Shard;
 use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
-use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, setting};
+use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, WriteSettings, setting};
+use crate::log::Marker;
+use crate::partition::Acks;
 
 /// Coordinators of groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
     settings: Arc<GroupSettings>,
+    write_settings: WriteSettings,
 }
 
 impl Kind for Groups {
@@ -34,7 +37,7 @@ impl Kind for Groups {
     }
 
     async fn serve(&self, office: Office, shard: Shard, mailbox: mpsc::Receiver<Command>) {
-        Worker::new(office, shard).run(mailbox).await;
+        Worker::new(office, shard, self.write_settings).run(mailbox).await;
     }
 }
 
@@ -60,8 +63,16 @@ impl GroupCoordinator {
         };
         let topic = CoordinatorTopic::consumer_offsets(settings);
         let load_bytes = setting(settings, "offsets.load.buffer.size");
+        let write_settings = WriteSettings {
+            acks: match setting(settings, "offsets.commit.required.acks") {
+                -1 => Acks::All,
+                _ => Acks::Leader,
+            },
+            compression: setting(settings, "offsets.topic.compression.codec"),
+        };
+        let kind = Groups { settings: Arc::new(group_settings), write_settings };
         Self {
-            offices: Offices::new(Groups { settings: Arc::new(group_settings) }, topic, load_bytes),
+            offices: Offices::new(kind, topic, load_bytes),
             commit_timeout: Duration::from_millis(setting(settings, "offsets.commit.timeout.ms")),
         }
     }
@@ -111,6 +122,28 @@ impl GroupCoordinator {
         request: A,
     ) -> Result<A::Answer, Rejection> {
         self.hand_over(context, group, request).await.answer_to_write().await
+    }
+
+    /// Writes the marker of a transaction into a partition of `__consumer_offsets`, and lets the offsets of it count, or
+    /// not. Done when the marker is committed.
+    ///
+    /// # Errors
+    /// `NotCoordinator`, `CoordinatorLoadInProgress`; what the log refuses, as clients of groups hear it.
+    pub(crate) async fn end_transaction(
+        &self,
+        context: &BrokerContext,
+        number: i32,
+        producer: Producer,
+        marker: Marker,
+    ) -> Result<(), Rejection> {
+        let mailbox = self.offices.mailbox(context, number)?;
+        let (answer, answered) = oneshot::channel();
+        let command = Command::EndTransaction { producer, marker, answer };
+        mailbox.send(command).await.map_err(|_| Rejection::NotCoordinator)?;
+        match answered.await {
+            Ok(Answer::EndTransaction(outcome)) => outcome,
+            _ => Err(Rejection::NotCoordinator),
+        }
     }
 
     /// The groups of all coordinators here, and whether some could not be asked because they load.

@@ -32,7 +32,7 @@ pub(crate) use records::GroupId;
 pub(crate) use request::{
     CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, Description,
     FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest, LeaveRequest,
-    LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced,
+    LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced, Transaction,
 };
 #[cfg(test)]
 pub(crate) use request::{DescribedMember, JoinedMember};

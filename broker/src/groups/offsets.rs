@@ -3,7 +3,7 @@
 //! What a client commits is pending until its record is committed; only then it is fetched (G1). Nothing expires that
 //! a member may still need, or that a record on its way is about to replace (G3).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use zurau_common::id::TopicName;
@@ -19,52 +19,82 @@ use super::request::{
 
 type ByPartition<T> = HashMap<TopicName, BTreeMap<i32, T>>;
 
+/// An offset and where its record stands in the log. Of two the later record counts, in whatever order they take effect
+/// (TXN-14).
+#[derive(Debug, Clone)]
+struct Placed {
+    value: CommittedOffset,
+    at: i64,
+}
+
 /// Offsets by partition, and what is on its way into the log.
 #[derive(Debug, Default)]
 pub(crate) struct Offsets {
-    committed: ByPartition<CommittedOffset>,
+    committed: ByPartition<Placed>,
     /// Records that were handed over and are not reported yet.
     pending: ByPartition<usize>,
+    /// The same of transactions.
+    pending_in_transactions: ByPartition<usize>,
     /// Offsets of open transactions by producer id: they count when the transaction commits.
-    in_transactions: BTreeMap<i64, ByPartition<CommittedOffset>>,
+    in_transactions: BTreeMap<i64, ByPartition<Placed>>,
 }
 
 impl Offsets {
     /// Nothing is committed and nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.committed.is_empty() && self.pending.is_empty() && self.in_transactions.is_empty()
+        self.committed.is_empty() && self.is_settled()
+    }
+
+    /// Nothing is on its way, and no transaction is open.
+    fn is_settled(&self) -> bool {
+        self.pending.is_empty() && self.pending_in_transactions.is_empty() && self.in_transactions.is_empty()
     }
 
     pub(crate) fn get(&self, topic: &str, partition: i32) -> Option<&CommittedOffset> {
-        self.committed.get(topic)?.get(&partition)
+        self.committed.get(topic)?.get(&partition).map(|placed| &placed.value)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&TopicName, i32, &CommittedOffset)> {
         self.committed.iter().flat_map(|(topic, offsets)| {
-            offsets.iter().map(move |(partition, offset)| (topic, *partition, offset))
+            offsets.iter().map(move |(partition, placed)| (topic, *partition, &placed.value))
         })
     }
 
+    /// The topics of all offsets, also of those that open transactions hold.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &TopicName> {
-        self.committed.keys()
+        self.committed.keys().chain(self.in_transactions.values().flat_map(HashMap::keys))
     }
 
     pub(crate) fn len(&self) -> usize {
         self.committed.values().map(BTreeMap::len).sum()
     }
 
-    /// A committed record takes effect.
-    pub(crate) fn apply(&mut self, topic: &TopicName, partition: i32, value: Option<&CommittedOffset>) {
+    /// A committed record takes effect. `at`: its offset in the log; records come in that order.
+    pub(crate) fn apply(
+        &mut self,
+        topic: &TopicName,
+        partition: i32,
+        value: Option<&CommittedOffset>,
+        at: i64,
+    ) {
         match value {
-            Some(value) => {
-                if let Some(offsets) = self.committed.get_mut(topic) {
-                    offsets.insert(partition, value.clone());
-                } else {
-                    let offsets = BTreeMap::from([(partition, value.clone())]);
-                    self.committed.insert(Arc::clone(topic), offsets);
-                }
+            Some(value) => self.place(topic, partition, Placed { value: value.clone(), at }),
+            None => {
+                remove(&mut self.committed, topic, partition);
+                // What stands before the removal is removed, whatever becomes of its transaction.
+                self.in_transactions.retain(|_, offsets| {
+                    remove(offsets, topic, partition);
+                    !offsets.is_empty()
+                });
             }
-            None => remove(&mut self.committed, topic, partition),
+        }
+    }
+
+    fn place(&mut self, topic: &TopicName, partition: i32, placed: Placed) {
+        if let Some(offsets) = self.committed.get_mut(topic) {
+            offsets.insert(partition, placed);
+        } else {
+            self.committed.insert(Arc::clone(topic), BTreeMap::from([(partition, placed)]));
         }
     }
 
@@ -72,12 +102,12 @@ impl Offsets {
     pub(crate) fn apply_in_transaction(
         &mut self,
         producer_id: i64,
-        topic: &TopicName,
-        partition: i32,
+        (topic, partition): (&TopicName, i32),
         value: CommittedOffset,
+        at: i64,
     ) {
         let topics = self.in_transactions.entry(producer_id).or_default();
-        topics.entry(Arc::clone(topic)).or_default().insert(partition, value);
+        topics.entry(Arc::clone(topic)).or_default().insert(partition, Placed { value, at });
     }
 
     pub(crate) fn end_transaction(&mut self, producer_id: i64, commits: bool) {
@@ -85,52 +115,70 @@ impl Offsets {
         if !commits {
             return;
         }
-        for (topic, offsets) in &topics {
-            for (partition, value) in offsets {
-                self.apply(topic, *partition, Some(value));
+        for (topic, offsets) in topics {
+            for (partition, placed) in offsets {
+                let current = self.committed.get(&topic).and_then(|offsets| offsets.get(&partition));
+                if current.is_none_or(|current| current.at < placed.at) {
+                    self.place(&topic, partition, placed);
+                }
             }
         }
     }
 
     fn is_in_transaction(&self, topic: &str, partition: i32) -> bool {
-        self.in_transactions
-            .values()
-            .any(|topics| topics.get(topic).is_some_and(|offsets| offsets.contains_key(&partition)))
+        has(&self.pending_in_transactions, topic, partition)
+            || self.in_transactions.values().any(|offsets| has(offsets, topic, partition))
     }
 
     fn is_pending(&self, topic: &str, partition: i32) -> bool {
-        self.pending.get(topic).is_some_and(|offsets| offsets.contains_key(&partition))
-            || self.is_in_transaction(topic, partition)
+        has(&self.pending, topic, partition) || self.is_in_transaction(topic, partition)
     }
 
-    fn begin(&mut self, topic: &TopicName, partition: i32) {
-        *self.pending.entry(Arc::clone(topic)).or_default().entry(partition).or_default() += 1;
+    fn on_their_way(&mut self, in_transaction: bool) -> &mut ByPartition<usize> {
+        if in_transaction { &mut self.pending_in_transactions } else { &mut self.pending }
+    }
+
+    fn begin(&mut self, topic: &TopicName, partition: i32, in_transaction: bool) {
+        let pending = self.on_their_way(in_transaction).entry(Arc::clone(topic)).or_default();
+        *pending.entry(partition).or_default() += 1;
     }
 
     /// The record was reported, whatever became of it.
-    pub(crate) fn finish(&mut self, topic: &TopicName, partition: i32) {
-        let Some(count) = self.pending.get_mut(topic).and_then(|offsets| offsets.get_mut(&partition)) else {
+    pub(crate) fn finish(&mut self, topic: &TopicName, partition: i32, in_transaction: bool) {
+        let pending = self.on_their_way(in_transaction);
+        let Some(count) = pending.get_mut(topic).and_then(|offsets| offsets.get_mut(&partition)) else {
             return;
         };
         *count -= 1;
         if *count == 0 {
-            remove(&mut self.pending, topic, partition);
+            remove(pending, topic, partition);
         }
     }
 
     /// Every partition that the log may hold an offset of, committed or on its way, that `wanted` names.
     fn known(&self, wanted: impl Fn(&TopicName) -> bool) -> Vec<(TopicName, i32)> {
-        let committed = self.committed.iter().map(|(topic, offsets)| (topic, offsets.keys().collect()));
-        let pending = self.pending.iter().map(|(topic, offsets)| (topic, offsets.keys().collect()));
-        let all = committed.chain(pending).filter(|(topic, _)| wanted(topic));
-        let mut known: Vec<(TopicName, i32)> = all
-            .flat_map(|(topic, partitions): (&TopicName, Vec<&i32>)| {
-                partitions.into_iter().map(|partition| (Arc::clone(topic), *partition))
-            })
-            .collect();
-        known.sort();
-        known.dedup();
-        known
+        let mut known: BTreeSet<(TopicName, i32)> = BTreeSet::new();
+        collect(&self.committed, &wanted, &mut known);
+        collect(&self.pending, &wanted, &mut known);
+        collect(&self.pending_in_transactions, &wanted, &mut known);
+        for offsets in self.in_transactions.values() {
+            collect(offsets, &wanted, &mut known);
+        }
+        known.into_iter().collect()
+    }
+}
+
+fn has<T>(offsets: &ByPartition<T>, topic: &str, partition: i32) -> bool {
+    offsets.get(topic).is_some_and(|offsets| offsets.contains_key(&partition))
+}
+
+fn collect<T>(
+    offsets: &ByPartition<T>,
+    wanted: impl Fn(&TopicName) -> bool,
+    known: &mut BTreeSet<(TopicName, i32)>,
+) {
+    for (topic, partitions) in offsets.iter().filter(|(topic, _)| wanted(topic)) {
+        known.extend(partitions.keys().map(|partition| (Arc::clone(topic), *partition)));
     }
 }
 
@@ -145,12 +193,14 @@ fn remove<T>(offsets: &mut ByPartition<T>, topic: &TopicName, partition: i32) {
 
 impl Group {
     pub(crate) fn commit(&mut self, now: Now, out: &mut Outbox, request: &CommitRequest, reply: ReplyId) {
+        let in_transaction = request.transaction.is_some();
         let refused = self.commit_problem(request);
         if refused.is_none() && !request.member_id.is_empty() {
             self.touch(&request.member_id, now, out);
         }
-        // It knows the generation, so it was told; its rebalance ends with an assignment.
-        let unfinished = self.is(GroupState::CompletingRebalance).then_some(Rejection::RebalanceInProgress);
+        // It knows the generation, so it was told; its rebalance ends with an assignment. Kafka lets transactions pass.
+        let unfinished = (self.is(GroupState::CompletingRebalance) && !in_transaction)
+            .then_some(Rejection::RebalanceInProgress);
         if let Some(rejection) = refused.or(unfinished) {
             return out.answer(reply, Answer::Commit(request.refused_with(rejection)));
         }
@@ -164,7 +214,7 @@ impl Group {
                     continue;
                 }
                 partitions.push((offset.partition, None));
-                self.offsets.begin(topic, offset.partition);
+                self.offsets.begin(topic, offset.partition, in_transaction);
                 records.push(self.offset_record(topic, offset.partition, Some(value(request, offset, now))));
             }
             answer.push((Arc::clone(topic), partitions));
@@ -172,10 +222,15 @@ impl Group {
         if records.is_empty() {
             return out.answer(reply, Answer::Commit(answer));
         }
-        out.write(records, Then::Commit { group: Arc::clone(&self.id), reply, answer });
+        let then = Then::Commit { group: Arc::clone(&self.id), reply, answer };
+        match request.transaction {
+            Some(transaction) => out.write_in_transaction(records, transaction, then),
+            None => out.write(records, then),
+        };
     }
 
-    /// Members commit for their generation; anybody commits for a group that has no members (GRP-05).
+    /// Members commit for their generation; anybody commits for a group that has no members (GRP-05), or in a
+    /// transaction, whose producer is fenced by its epoch.
     fn commit_problem(&self, request: &CommitRequest) -> Option<Rejection> {
         let is_member =
             0 <= request.generation || !request.member_id.is_empty() || request.instance_id.is_some();
@@ -183,7 +238,7 @@ impl Group {
             Some(Rejection::CoordinatorNotAvailable)
         } else if is_member {
             self.generation_problem(request.generation, &request.member_id, request.instance_id.as_ref())
-        } else if self.is(GroupState::Empty) {
+        } else if self.is(GroupState::Empty) || request.transaction.is_some() {
             None
         } else {
             Some(Rejection::UnknownMemberId)
@@ -308,8 +363,7 @@ impl Group {
         let expired = self.expired_offsets(now.wall_ms, out.settings.offsets_retention_ms);
         let is_over = self.is(GroupState::Empty)
             && self.pending_members.is_empty()
-            && self.offsets.pending.is_empty()
-            && self.offsets.in_transactions.is_empty()
+            && self.offsets.is_settled()
             && expired.len() == self.offsets.len();
         if is_over && (0 < self.generation || !expired.is_empty()) {
             self.remove(now, out, None, "all its offsets have expired");

@@ -8,9 +8,10 @@ use zurau_common::rejection::Rejection;
 
 use super::group::GroupState;
 use super::records::{GroupId, GroupRecord, MemberId};
-use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced};
-use crate::coordinator::Timers;
+use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced, Transaction};
 pub(crate) use crate::coordinator::{Now, WriteId, WriteOutcome};
+use crate::coordinator::{Producer, Timers};
+use crate::log::Marker;
 
 /// What an operator sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,15 @@ impl WriteOutcome {
         self.for_client(Rejection::InvalidCommitOffsetSize)
     }
 
+    /// What a transaction coordinator is told of a marker; it tries again where that may help.
+    pub(crate) fn for_marker(self) -> Result<(), Rejection> {
+        match self {
+            Self::Committed => Ok(()),
+            Self::CommittedBelowMinimum => Err(Rejection::NotEnoughReplicasAfterAppend),
+            Self::Refused(rejection) => Err(rejection),
+        }
+    }
+
     /// What clients are told of a write of a group.
     pub(crate) fn for_group(self) -> Result<(), Rejection> {
         self.for_client(Rejection::UnknownServerError)
@@ -83,6 +93,12 @@ pub(crate) enum Then {
         reply: ReplyId,
         answer: Vec<CommittedTopic>,
     },
+    /// The marker of a transaction: its offsets count, or not.
+    EndTransaction {
+        reply: ReplyId,
+        producer_id: i64,
+        commits: bool,
+    },
     /// The group goes; by a client's wish if somebody waits.
     Delete {
         group: GroupId,
@@ -108,6 +124,8 @@ pub(crate) struct Replacement {
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
     pub(crate) records: Arc<Vec<GroupRecord>>,
+    /// Whose transaction the records belong to.
+    pub(crate) producer_id: Option<i64>,
     pub(crate) then: Then,
 }
 
@@ -115,8 +133,10 @@ pub(crate) struct PendingWrite {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     Answer(ReplyId, Answer),
-    /// Append with acks=all, and report.
-    Write(WriteId, Arc<Vec<GroupRecord>>),
+    /// Append, and report. Records of a transaction are a batch of their own.
+    Write(WriteId, Arc<Vec<GroupRecord>>, Option<Transaction>),
+    /// Append a marker with acks=all, and report.
+    WriteMarker(WriteId, Producer, Marker),
     /// For the log: a group changed its state.
     Moved {
         group: GroupId,
@@ -168,11 +188,45 @@ impl Outbox {
     }
 
     pub(crate) fn write(&mut self, records: Vec<GroupRecord>, then: Then) -> WriteId {
+        self.begin_write(records, None, then)
+    }
+
+    pub(crate) fn write_in_transaction(
+        &mut self,
+        records: Vec<GroupRecord>,
+        transaction: Transaction,
+        then: Then,
+    ) -> WriteId {
+        self.begin_write(records, Some(transaction), then)
+    }
+
+    pub(crate) fn write_marker(&mut self, producer: Producer, marker: Marker, then: Then) {
+        let id = self.expect_write(Arc::default(), None, then);
+        self.effects.push(Effect::WriteMarker(id, producer, marker));
+    }
+
+    fn begin_write(
+        &mut self,
+        records: Vec<GroupRecord>,
+        transaction: Option<Transaction>,
+        then: Then,
+    ) -> WriteId {
+        let records = Arc::new(records);
+        let producer_id = transaction.map(|transaction| transaction.producer.id);
+        let id = self.expect_write(Arc::clone(&records), producer_id, then);
+        self.effects.push(Effect::Write(id, records, transaction));
+        id
+    }
+
+    fn expect_write(
+        &mut self,
+        records: Arc<Vec<GroupRecord>>,
+        producer_id: Option<i64>,
+        then: Then,
+    ) -> WriteId {
         self.last_write += 1;
         let id = WriteId(self.last_write);
-        let records = Arc::new(records);
-        self.effects.push(Effect::Write(id, Arc::clone(&records)));
-        self.writes.insert(id, PendingWrite { records, then });
+        self.writes.insert(id, PendingWrite { records, producer_id, then });
         id
     }
 

@@ -8,7 +8,9 @@ use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
 use super::records::MemberId;
+use crate::coordinator::Producer;
 pub(crate) use crate::coordinator::ReplyId;
+use crate::log::Verification;
 
 /// Everything about one group that a client can ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(crate) enum Answer {
     Describe(Result<Description, Rejection>),
     Delete(Result<(), Rejection>),
     List(Vec<Listing>),
+    /// Of a marker.
+    EndTransaction(Result<(), Rejection>),
 }
 
 /// A request that knows the type of its answer.
@@ -184,7 +188,16 @@ pub(crate) struct CommitRequest {
     pub(crate) instance_id: Option<Arc<str>>,
     /// v2 to v4: kept this long, whatever the group does.
     pub(crate) retention_ms: Option<i64>,
+    /// The offsets count when this transaction commits (TxnOffsetCommit).
+    pub(crate) transaction: Option<Transaction>,
     pub(crate) topics: Vec<(TopicName, Vec<OffsetToCommit>)>,
+}
+
+/// Whose transaction records belong to, and what shows that the partition of the group is part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transaction {
+    pub(crate) producer: Producer,
+    pub(crate) verification: Verification,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! never ahead of the log: offsets, assignments and removals take effect when their write is reported as committed,
 //! in the order of the log, by the same code that replays it (G1).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use zurau_common::id::TopicName;
@@ -18,7 +18,8 @@ use super::request::{
     Answer, CommitRequest, CommittedTopic, DescribedMember, Description, JoinAnswer, JoinRequest,
     LeaveRequest, Listing, ReplyId, Request,
 };
-use crate::coordinator::Replay;
+use crate::coordinator::{Producer, Replay};
+use crate::log::Marker;
 
 /// Everything that can happen to a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,15 +32,18 @@ pub(crate) enum Event {
     List {
         reply: ReplyId,
     },
+    /// `first_offset`: of the write's first record; of no meaning if it is not in the log.
     Written {
         write: WriteId,
         outcome: WriteOutcome,
+        first_offset: i64,
     },
     TopicsDeleted(Vec<TopicName>),
-    /// A transaction that has offsets in this partition ended, and its marker is committed.
-    TransactionEnded {
-        producer_id: i64,
-        commits: bool,
+    /// A transaction that has offsets in this partition ends.
+    EndTransaction {
+        reply: ReplyId,
+        producer: Producer,
+        marker: Marker,
     },
     /// A deadline has passed.
     Tick,
@@ -54,11 +58,12 @@ impl Replay for Shard {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         producer_id: Option<i64>,
+        at: i64,
     ) -> Result<bool, RecordProblem> {
         let record = GroupRecord::decode(key, value)?;
         let is_known = record.is_some();
         if let Some(record) = record {
-            self.replay_record(record, producer_id);
+            self.replay_record(record, producer_id, at);
         }
         Ok(is_known)
     }
@@ -71,44 +76,33 @@ impl Replay for Shard {
 #[derive(Debug)]
 pub(crate) struct Shard {
     groups: HashMap<GroupId, Group>,
+    /// The groups that hold offsets of an open transaction, by producer id.
+    in_transactions: HashMap<i64, BTreeSet<GroupId>>,
     out: Outbox,
 }
 
 impl Shard {
     pub(crate) fn new(settings: Arc<GroupSettings>) -> Self {
-        Self { groups: HashMap::new(), out: Outbox::new(settings) }
+        Self { groups: HashMap::new(), in_transactions: HashMap::new(), out: Outbox::new(settings) }
     }
 
-    /// A record of the log, while the coordinator loads; `producer_id` if it belongs to a transaction.
-    pub(crate) fn replay_record(&mut self, record: GroupRecord, producer_id: Option<i64>) {
+    /// A record of the log, while the coordinator loads; `producer_id` if it belongs to a transaction, `at` its offset.
+    pub(crate) fn replay_record(&mut self, record: GroupRecord, producer_id: Option<i64>, at: i64) {
+        let group = Arc::clone(record.group());
         match record {
-            GroupRecord::Offset { group, topic, partition, value } => {
-                let entry = self.group(&group);
-                match (producer_id, value) {
-                    (Some(producer_id), Some(value)) => {
-                        entry.offsets.apply_in_transaction(producer_id, &topic, partition, value);
-                    }
-                    (_, value) => entry.offsets.apply(&topic, partition, value.as_ref()),
-                }
-                self.forget_if_blank(&group);
-            }
-            GroupRecord::Group { group, value } => {
-                self.group(&group).restore(value.as_ref());
-                self.forget_if_blank(&group);
-            }
+            GroupRecord::Offset { .. } => self.apply(&record, producer_id, at),
+            GroupRecord::Group { value, .. } => self.group(&group).restore(value.as_ref()),
         }
+        self.forget_if_blank(&group);
     }
 
+    /// A transaction's end in the log.
     fn end_transaction(&mut self, producer_id: i64, commits: bool) {
-        let mut blank = Vec::new();
-        for group in self.groups.values_mut() {
-            group.offsets.end_transaction(producer_id, commits);
-            if group.is_blank() {
-                blank.push(Arc::clone(&group.id));
+        for id in self.in_transactions.remove(&producer_id).unwrap_or_default() {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.offsets.end_transaction(producer_id, commits);
+                self.forget_if_blank(&id);
             }
-        }
-        for group in blank {
-            self.groups.remove(&group);
         }
     }
 
@@ -138,14 +132,17 @@ impl Shard {
         match event {
             Event::Ask { reply, group, request } => self.ask(now, reply, &group, request),
             Event::List { reply } => self.list(reply),
-            Event::Written { write, outcome } => self.written(now, write, outcome),
+            Event::Written { write, outcome, first_offset } => {
+                self.written(now, write, outcome, first_offset)
+            }
             Event::TopicsDeleted(topics) => {
                 for group in self.groups.values_mut().filter(|group| !group.is(GroupState::Dead)) {
                     group.forget_topics(&mut self.out, &topics);
                 }
             }
-            Event::TransactionEnded { producer_id, commits } => {
-                self.end_transaction(producer_id, commits);
+            Event::EndTransaction { reply, producer, marker } => {
+                let then = Then::EndTransaction { reply, producer_id: producer.id, commits: marker.commit };
+                self.out.write_marker(producer, marker, then);
             }
             Event::Tick => {}
         }
@@ -169,6 +166,9 @@ impl Shard {
                 }
                 Then::Delete { reply: Some(reply), .. } => {
                     out.answer(reply, Answer::Delete(Err(not_coordinator)));
+                }
+                Then::EndTransaction { reply, .. } => {
+                    out.answer(reply, Answer::EndTransaction(Err(not_coordinator)));
                 }
                 _ => {}
             }
@@ -256,10 +256,14 @@ impl Shard {
         self.out.answer(reply, Answer::List(listings));
     }
 
-    fn written(&mut self, now: Now, write: WriteId, outcome: WriteOutcome) {
-        let Some(PendingWrite { records, then }) = self.out.writes.remove(&write) else { return };
+    fn written(&mut self, now: Now, write: WriteId, outcome: WriteOutcome, first_offset: i64) {
+        let Some(PendingWrite { records, producer_id, then }) = self.out.writes.remove(&write) else {
+            return;
+        };
         if outcome.is_in_log() {
-            self.apply(&records);
+            for (at, record) in (first_offset..).zip(&*records) {
+                self.apply(record, producer_id, at);
+            }
         }
         match then {
             Then::Nothing => {}
@@ -284,7 +288,7 @@ impl Shard {
                 }
             }
             Then::Commit { group, reply, answer } => {
-                self.finish_commit(&group, &records);
+                self.finish_commit(&group, &records, producer_id.is_some());
                 let answer = with_outcome(answer, outcome.for_offsets());
                 self.out.answer(reply, Answer::Commit(answer));
             }
@@ -295,6 +299,12 @@ impl Shard {
                 };
                 self.out.answer(reply, Answer::DeleteOffsets(answer));
             }
+            Then::EndTransaction { reply, producer_id, commits } => {
+                if outcome.is_in_log() {
+                    self.end_transaction(producer_id, commits);
+                }
+                self.out.answer(reply, Answer::EndTransaction(outcome.for_marker()));
+            }
             Then::Delete { group, reply } => self.finish_removal(now, &group, reply, outcome),
         }
         if let Some(group) = records.first().map(GroupRecord::group) {
@@ -302,21 +312,25 @@ impl Shard {
         }
     }
 
-    /// Committed records take effect. A group's own record does not: the group has moved on since it was written, or
-    /// the continuation of the write brings it there.
-    fn apply(&mut self, records: &[GroupRecord]) {
-        for record in records {
-            if let GroupRecord::Offset { group, topic, partition, value } = record {
-                self.group(group).offsets.apply(topic, *partition, value.as_ref());
+    /// A committed record takes effect, or waits for the end of its transaction. A group's own record does not: the
+    /// group has moved on since it was written, or the continuation of the write brings it there.
+    fn apply(&mut self, record: &GroupRecord, producer_id: Option<i64>, at: i64) {
+        let GroupRecord::Offset { group, topic, partition, value } = record else { return };
+        let offsets = &mut self.group(group).offsets;
+        match (producer_id, value) {
+            (Some(producer_id), Some(value)) => {
+                offsets.apply_in_transaction(producer_id, (topic, *partition), value.clone(), at);
+                self.in_transactions.entry(producer_id).or_default().insert(Arc::clone(group));
             }
+            (_, value) => offsets.apply(topic, *partition, value.as_ref(), at),
         }
     }
 
-    fn finish_commit(&mut self, id: &GroupId, records: &[GroupRecord]) {
+    fn finish_commit(&mut self, id: &GroupId, records: &[GroupRecord], in_transaction: bool) {
         let Some(group) = self.groups.get_mut(id) else { return };
         for record in records {
             if let GroupRecord::Offset { topic, partition, .. } = record {
-                group.offsets.finish(topic, *partition);
+                group.offsets.finish(topic, *partition, in_transaction);
             }
         }
     }
@@ -389,11 +403,11 @@ impl Shard {
     }
 }
 
-/// A join without an id founds a group, and so does a commit that claims no membership.
+/// A join without an id founds a group, and so does a commit that claims no membership, or that of a transaction.
 fn may_create(request: &Request) -> bool {
     match request {
         Request::Join(request) => request.member_id.is_empty(),
-        Request::Commit(request) => request.generation < 0,
+        Request::Commit(request) => request.generation < 0 || request.transaction.is_some(),
         _ => false,
     }
 }

@@ -10,9 +10,10 @@ use zurau_common::id::TopicName;
 
 use super::outbox::{Effect, Now};
 use super::records::{GroupId, GroupRecord};
-use super::request::{Answer, ReplyId, Request};
+use super::request::{Answer, ReplyId, Request, Transaction};
 use super::shard::{Event, Shard};
-use crate::coordinator::{Office, Writer};
+use crate::coordinator::{Office, Producer, WriteSettings, Writer};
+use crate::log::Marker;
 use crate::shared::wall_clock_ms;
 
 /// Requests taken out of the mailbox at once.
@@ -34,10 +35,11 @@ pub(crate) enum Command {
         answer: oneshot::Sender<Vec<TopicName>>,
     },
     TopicsDeleted(Vec<TopicName>),
-    #[expect(dead_code, reason = "sent by WriteTxnMarkers, which comes with the transaction coordinator")]
-    TransactionEnded {
-        producer_id: i64,
-        commits: bool,
+    /// Write the marker of a transaction that has offsets here.
+    EndTransaction {
+        producer: Producer,
+        marker: Marker,
+        answer: oneshot::Sender<Answer>,
     },
 }
 
@@ -51,8 +53,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(office: Office, shard: Shard) -> Self {
-        let writer = Writer::new(office.clone());
+    pub(crate) fn new(office: Office, shard: Shard, settings: WriteSettings) -> Self {
+        let writer = Writer::new(office.clone(), settings);
         Self { office, writer, shard, waiting: HashMap::new(), last_reply: 0 }
     }
 
@@ -75,7 +77,9 @@ impl Worker {
                     let Some((writes, outcome)) = reported else { break };
                     let now = self.now();
                     let shard = &mut self.shard;
-                    let steps = writes.into_iter().flat_map(|write| shard.step(now, Event::Written { write, outcome }));
+                    let steps = writes.into_iter().flat_map(|(write, first_offset)| {
+                        shard.step(now, Event::Written { write, outcome, first_offset })
+                    });
                     steps.collect()
                 }
                 count = mailbox.recv_many(&mut commands, COMMANDS_AT_ONCE) => {
@@ -112,8 +116,8 @@ impl Worker {
                 return Vec::new();
             }
             Command::TopicsDeleted(topics) => Event::TopicsDeleted(topics),
-            Command::TransactionEnded { producer_id, commits } => {
-                Event::TransactionEnded { producer_id, commits }
+            Command::EndTransaction { producer, marker, answer } => {
+                Event::EndTransaction { reply: self.wait_for_reply(answer), producer, marker }
             }
         };
         self.shard.step(self.now(), event)
@@ -135,8 +139,17 @@ impl Worker {
                         let _ = sender.send(answer);
                     }
                 }
-                Effect::Write(write, records) => {
-                    self.writer.put(write, records.iter().map(GroupRecord::encode).collect());
+                Effect::Write(write, records, transaction) => {
+                    let records = records.iter().map(GroupRecord::encode).collect::<Vec<_>>();
+                    match transaction {
+                        Some(Transaction { producer, verification }) => {
+                            self.writer.append_in_transaction(write, &records, producer, verification);
+                        }
+                        None => self.writer.put(write, records),
+                    }
+                }
+                Effect::WriteMarker(write, producer, marker) => {
+                    self.writer.append_marker(write, producer, marker);
                 }
                 Effect::Moved { group, state, generation, members, reason } => info!(
                     partition = %self.office.partition.id(), group = &*group, generation, members, reason,

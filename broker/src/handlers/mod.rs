@@ -17,6 +17,7 @@ mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
+mod describe_producers;
 mod describe_transactions;
 mod elect_leaders;
 mod end_txn;
@@ -40,7 +41,10 @@ mod offset_for_leader_epoch;
 mod produce;
 mod sync_group;
 mod transaction_words;
+mod transactional;
+mod txn_offset_commit;
 mod unsupported;
+mod write_txn_markers;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -96,6 +100,8 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::AddPartitionsToTxn, 0, 5, add_partitions_to_txn::start),
     api(ApiKey::AddOffsetsToTxn, 0, 4, add_offsets_to_txn::start),
     api(ApiKey::EndTxn, 0, 4, end_txn::start),
+    api(ApiKey::WriteTxnMarkers, 0, 1, write_txn_markers::start),
+    api(ApiKey::TxnOffsetCommit, 0, 4, txn_offset_commit::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
     api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
@@ -107,6 +113,7 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::ListPartitionReassignments, 0, 0, list_partition_reassignments::start),
     api(ApiKey::OffsetDelete, 0, 0, offset_delete::start),
     api(ApiKey::DescribeCluster, 0, 1, describe_cluster::start),
+    api(ApiKey::DescribeProducers, 0, 0, describe_producers::start),
     api(ApiKey::DescribeTransactions, 0, 0, describe_transactions::start),
     api(ApiKey::ListTransactions, 0, 1, list_transactions::start),
 ];

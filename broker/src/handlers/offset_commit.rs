@@ -55,6 +55,7 @@ fn wanted(request: &OffsetCommitRequest, image: &MetadataImage) -> CommitRequest
         member_id: text(&request.member_id),
         instance_id: optional_text(request.group_instance_id.as_ref()),
         retention_ms: Some(request.retention_time_ms).filter(|time| *time != -1),
+        transaction: None,
         topics: topics.collect(),
     }
 }

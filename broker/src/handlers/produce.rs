@@ -5,6 +5,8 @@
 //!   acks −1: when every in-sync replica has the records, or after the timeout.
 //! - The append happens before the next request of the connection is read, so the order of requests is the order of
 //!   the log; only the wait for the replicas is pipelined.
+//! - Records of a transaction need the transactional id (v3). The first ones of a transaction in a partition wait until
+//!   its coordinator has confirmed that the partition is part of it (`transactional`).
 //! - One batch per partition, as in Kafka from v3 on. v7 allows zstd. v8 adds what was wrong with which record.
 //! - v10 names the leader when this broker is not it (KIP-951). v11 supports TRANSACTION_ABORTABLE.
 
@@ -24,11 +26,13 @@ use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::server::Answer;
 
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
+use super::transactional::{Verified, WAIT_MAX, opening_of, refusal, verify};
 use super::{Call, Starting, deadline_after, ready};
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
+use crate::log::Verification;
 use crate::metadata::{MetadataImage, is_internal};
-use crate::partition::{Acks, Appended, Partition, ProduceRejection};
+use crate::partition::{Acks, Append, Appended, Partition, ProduceRejection};
 use crate::shared::wall_clock_ms;
 
 /// How long acks=1 waits for a sync at most; its request says nothing of that.
@@ -40,6 +44,8 @@ const OFFICE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// First version that may carry zstd.
 const ZSTD_FROM: i16 = 7;
+/// First version whose clients know TRANSACTION_ABORTABLE.
+const ABORTABLE_FROM: i16 = 11;
 
 pub(super) fn start(call: Call) -> Starting {
     let request = match call.decode::<ProduceRequest>() {
@@ -47,15 +53,18 @@ pub(super) fn start(call: Call) -> Starting {
         Err(refused) => return ready(refused),
     };
     Box::pin(async move {
+        if !(-1..=1).contains(&request.acks) {
+            return refuse_all(&call, &request, Rejection::InvalidRequiredAcks);
+        }
+        let verified = match opening_of(&request, ABORTABLE_FROM <= call.version()) {
+            Ok(Some(opening)) => verify(&call.context, &opening, Instant::now() + WAIT_MAX).await,
+            Ok(None) => Verified::new(),
+            Err(rejection) => return refuse_all(&call, &request, rejection),
+        };
         match request.acks {
-            0 => append_silently(&call, request).await,
-            1 => append_here(call, request).await,
-            -1 => append_everywhere(call, request).await,
-            _ => {
-                let outcomes = all_refused(&request, Rejection::InvalidRequiredAcks);
-                let image = call.context.metadata.image();
-                call.reply().now(&respond(&outcomes, &image, &call.connection.listener.0, call.version()))
-            }
+            0 => append_silently(&call, request, &verified).await,
+            1 => append_here(call, request, &verified).await,
+            _ => append_everywhere(call, request, &verified).await,
         }
     })
 }
@@ -86,8 +95,8 @@ struct Written {
     throttle: Duration,
 }
 
-async fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
-    let outcomes = append_all(call, request, Acks::None).await;
+async fn append_silently(call: &Call, request: ProduceRequest, verified: &Verified) -> Answer {
+    let outcomes = append_all(call, request, Acks::None, verified).await;
     // There is no answer to hold back: the connection is not read meanwhile.
     tokio::time::sleep(throttle(&outcomes)).await;
     let failed = outcomes.iter().find_map(|outcome| {
@@ -98,8 +107,8 @@ async fn append_silently(call: &Call, request: ProduceRequest) -> Answer {
 }
 
 /// Answers at once, unless the records must be synced first.
-async fn append_here(call: Call, request: ProduceRequest) -> Answer {
-    let outcomes = append_all(&call, request, Acks::Leader).await;
+async fn append_here(call: Call, request: ProduceRequest, verified: &Verified) -> Answer {
+    let outcomes = append_all(&call, request, Acks::Leader, verified).await;
     if outcomes.iter().any(Outcome::waits) {
         return wait_and_answer(call, outcomes, Instant::now() + SYNC_WAIT_MAX);
     }
@@ -108,10 +117,10 @@ async fn append_here(call: Call, request: ProduceRequest) -> Answer {
     call.reply().now(&response)
 }
 
-async fn append_everywhere(call: Call, request: ProduceRequest) -> Answer {
+async fn append_everywhere(call: Call, request: ProduceRequest, verified: &Verified) -> Answer {
     // A timeout of 0 or less still finds what is committed at once.
     let deadline = deadline_after(request.timeout_ms).unwrap_or_else(Instant::now);
-    let outcomes = append_all(&call, request, Acks::All).await;
+    let outcomes = append_all(&call, request, Acks::All, verified).await;
     wait_and_answer(call, outcomes, deadline)
 }
 
@@ -147,6 +156,15 @@ async fn wait_for_commits(outcomes: &mut [Outcome], deadline: Instant) {
     }
 }
 
+fn refuse_all(call: &Call, request: &ProduceRequest, rejection: Rejection) -> Answer {
+    if request.acks == 0 {
+        return Answer::Close(format!("produce with acks=0 failed: {rejection}"));
+    }
+    let image = call.context.metadata.image();
+    let outcomes = all_refused(request, rejection);
+    call.reply().now(&respond(&outcomes, &image, &call.connection.listener.0, call.version()))
+}
+
 fn all_refused(request: &ProduceRequest, rejection: Rejection) -> Vec<Outcome> {
     let outcomes = request.topic_data.iter().flat_map(|topic| {
         let name = TopicName::from(topic.name.as_str());
@@ -161,18 +179,25 @@ fn all_refused(request: &ProduceRequest, rejection: Rejection) -> Vec<Outcome> {
 
 /// Appends every partition's batch. The request, and with it the frame, is dropped here: from now on the log holds
 /// the records. Waits only while this broker is taking office for one of the partitions.
-async fn append_all(call: &Call, request: ProduceRequest, acks: Acks) -> Vec<Outcome> {
+async fn append_all(call: &Call, request: ProduceRequest, acks: Acks, verified: &Verified) -> Vec<Outcome> {
     let now_ms = wall_clock_ms();
     let limit = Instant::now() + OFFICE_WAIT_MAX;
     let mut outcomes = Vec::new();
     for topic in request.topic_data {
         let name = TopicName::from(topic.name.as_str());
         for data in topic.partition_data {
-            let result = match check_batch(data.records, call.version()) {
-                Ok(records) => {
-                    append(&call.context, (&name, data.index), (records, acks, now_ms), limit).await
+            // Records of a transaction on a partition that was not hosted a moment ago count as not verified.
+            let verification = match verified.get(&(name.clone(), data.index)) {
+                Some(outcome) => outcome.map_err(refusal),
+                None => Ok(Verification::Asked(None)),
+            };
+            let checked = check_batch(data.records, call.version()).map_err(ProduceRejection::from);
+            let result = match verification.and_then(|verification| Ok((checked?, verification))) {
+                Ok((records, verification)) => {
+                    let what = Append { verification, ..Append::by_client(records, acks) };
+                    append(&call.context, (&name, data.index), (&what, now_ms), limit).await
                 }
-                Err(rejection) => Err(rejection.into()),
+                Err(refused) => Err(refused),
             };
             outcomes.push(Outcome { topic: name.clone(), partition: data.index, result });
         }
@@ -183,7 +208,7 @@ async fn append_all(call: &Call, request: ProduceRequest, acks: Acks) -> Vec<Out
 async fn append(
     context: &BrokerContext,
     (topic, number): (&TopicName, i32),
-    (records, acks, now_ms): (Bytes, Acks, i64),
+    (what, now_ms): (&Append, i64),
     limit: Instant,
 ) -> Result<Written, ProduceRejection> {
     if is_internal(topic) {
@@ -201,7 +226,7 @@ async fn append(
             ..Rejection::KafkaStorageError.into()
         });
     }
-    let appended = partition.append_in_office(records, acks, now_ms, limit).await?;
+    let appended = partition.append_in_office(what, now_ms, limit).await?;
     Ok(Written { appended, at: partition, throttle: space.throttle() })
 }
 

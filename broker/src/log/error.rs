@@ -109,6 +109,9 @@ pub enum AppendError {
     /// INVALID_TXN_STATE (48).
     #[error("producer {producer_id} wrote a plain batch inside its open transaction")]
     InvalidTransactionState { producer_id: i64 },
+    /// INVALID_TXN_STATE (48): it would open a transaction that nobody ends (TXN-01).
+    #[error("producer {producer_id} wrote a batch that belongs to no transaction known as ongoing")]
+    TransactionNotVerified { producer_id: i64 },
     /// TRANSACTION_COORDINATOR_FENCED (52).
     #[error("marker for producer {producer_id} by coordinator epoch {epoch}, the current one is {current}")]
     TransactionCoordinatorFenced { producer_id: i64, epoch: i32, current: i32 },

@@ -8,7 +8,8 @@ use super::compression::decompress;
 use super::epochs::{EpochEntry, LeaderEpochs};
 use super::error::{StorageContext, StorageError};
 use super::files::{LogFile, read_if_present, read_up_to};
-use super::producers::{Marker, ProducerStates};
+use super::marker::Marker;
+use super::producers::ProducerStates;
 use super::records::Records;
 use super::transaction_index::{AbortedTransaction, decode_entries};
 
@@ -30,7 +31,7 @@ pub struct InspectedMarker {
     pub coordinator_epoch: i32,
 }
 
-/// A producer in a snapshot.
+/// What a log, or one of its snapshots, knows of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InspectedProducer {
     pub producer_id: i64,

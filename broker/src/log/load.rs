@@ -26,6 +26,7 @@ use super::segment::{
     file_path,
 };
 use super::split::{RELATIVE_OFFSET_MAX, split};
+use super::verification::Verifications;
 
 /// What the checkpoints of the log directory say about a log that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +155,7 @@ impl PartitionLog {
             overstated_recovery_point,
             epochs: LeaderEpochs::default(),
             producers: ProducerStates::default(),
+            verifications: Verifications::default(),
             snapshots: found.snapshots,
             unsynced_snapshots: Vec::new(),
             directory_changed: false,

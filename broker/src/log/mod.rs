@@ -19,6 +19,7 @@ mod incarnation;
 mod index;
 pub mod inspect;
 mod load;
+mod marker;
 mod meta_properties;
 mod metadata;
 mod partition_log;
@@ -34,6 +35,7 @@ mod survey;
 mod transaction_index;
 mod truncate;
 mod validate;
+mod verification;
 
 #[cfg(test)]
 pub(crate) use faults::Disk;
@@ -43,8 +45,8 @@ pub(crate) mod test_batches;
 mod tests;
 
 pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
-pub(crate) use compression::decompress;
-pub(crate) use producers::Marker;
+pub(crate) use compression::{compress, decompress};
+pub(crate) use marker::Marker;
 pub(crate) use records::Records;
 
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
@@ -64,3 +66,4 @@ pub use retention::{DeletionReason, KeptBecause};
 pub use survey::{SurveyedDirectory, SurveyedLog, survey_directory};
 pub use transaction_index::AbortedTransaction;
 pub use validate::AppendOrigin;
+pub use verification::{Verification, VerificationGuard};

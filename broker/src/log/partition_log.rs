@@ -18,10 +18,13 @@ use super::config::LogConfig;
 use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 use super::error::{AppendError, LogError, StorageError};
 use super::files::{write_atomically, write_file};
-use super::producers::{Marker, ProducerStates, StoredBatch};
+use super::inspect::InspectedProducer;
+use super::marker::Marker;
+use super::producers::{Admission, ProducerStates, StoredBatch};
 use super::segment::{Segment, WriteOutcome};
 use super::transaction_index::AbortedTransaction;
 use super::validate::{AppendOrigin, LeaderRules, Prepared, prepare_follower_append, prepare_leader_append};
+use super::verification::{Verification, VerificationGuard, Verifications};
 
 pub(crate) const EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 
@@ -65,6 +68,7 @@ pub struct PartitionLog {
     pub(crate) overstated_recovery_point: Option<i64>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) producers: ProducerStates,
+    pub(crate) verifications: Verifications,
     /// Offsets at which the directory has a producer snapshot.
     pub(crate) snapshots: BTreeSet<i64>,
     /// Files that the next flush syncs besides the segments.
@@ -132,6 +136,11 @@ impl PartitionLog {
         self.producers.len()
     }
 
+    /// What is known of them, by id.
+    pub fn inspect_producers(&self) -> Vec<InspectedProducer> {
+        self.producers.inspect()
+    }
+
     /// The reason why this log takes no more appends, if a disk error stopped it.
     pub fn stopped(&self) -> Option<&str> {
         self.stopped.as_deref()
@@ -164,12 +173,23 @@ impl PartitionLog {
         self.append_with_origin(records, leader_epoch, AppendOrigin::Client, now_ms)
     }
 
-    /// As [`PartitionLog::append_as_leader`], for the broker's own coordinators, who also write markers.
+    /// As [`PartitionLog::append_as_leader`], also for the broker's own coordinators, who write markers.
     pub fn append_with_origin(
         &mut self,
         records: &Bytes,
         leader_epoch: i32,
         origin: AppendOrigin,
+        now_ms: i64,
+    ) -> Result<AppendInfo, AppendError> {
+        self.append_verified(records, leader_epoch, (origin, Verification::NotAsked), now_ms)
+    }
+
+    /// As [`PartitionLog::append_with_origin`], with what is asked of a batch that opens a transaction.
+    pub fn append_verified(
+        &mut self,
+        records: &Bytes,
+        leader_epoch: i32,
+        (origin, verification): (AppendOrigin, Verification),
         now_ms: i64,
     ) -> Result<AppendInfo, AppendError> {
         self.check_running().map_err(stopped)?;
@@ -183,7 +203,8 @@ impl PartitionLog {
         let bodies = prepared.parts.iter().skip(1).step_by(2);
         let markers: Vec<_> =
             prepared.headers.iter().zip(bodies).map(|(header, body)| Marker::parse(header, body)).collect();
-        if let Some(stored) = self.producers.check(&prepared.headers, &markers, origin)? {
+        let admission = Admission { origin, verification, verifications: &self.verifications };
+        if let Some(stored) = self.producers.check(&prepared.headers, &markers, &admission)? {
             return Ok(self.duplicate_info(&stored, prepared.size_bytes));
         }
         let last_offset = prepared.headers.last().map_or(first_offset, BatchHeader::last_offset);
@@ -339,6 +360,9 @@ impl PartitionLog {
         markers: &[Option<Marker>],
     ) -> Result<(), AppendError> {
         for (header, marker) in headers.iter().zip(markers) {
+            if header.is_transactional() {
+                self.verifications.end(header.producer_id);
+            }
             let Some(completed) = self.producers.adopt(header, *marker) else { continue };
             if completed.aborted {
                 let transaction = AbortedTransaction {
@@ -515,6 +539,19 @@ impl PartitionLog {
     /// Drops the state of producers that were silent for `producer.id.expiration.ms`.
     pub fn expire_producers(&mut self, now_ms: i64) {
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms);
+        self.verifications.expire(now_ms, self.config.producer_id_expiration_ms);
+    }
+
+    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here, with the
+    /// sequence of its first record; `None` when a transaction of the producer is open.
+    pub fn begin_verification(
+        &mut self,
+        producer: (i64, i16),
+        sequence: i32,
+        now_ms: i64,
+    ) -> Option<VerificationGuard> {
+        let is_open = self.producers.has_open_transaction(producer.0);
+        (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
     }
 }
 

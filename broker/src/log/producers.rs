@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use super::batch::{BatchHeader, NO_TIMESTAMP, add_sequence};
 use super::error::AppendError;
 use super::inspect::InspectedProducer;
-use super::records::Records;
+use super::marker::Marker;
 use super::validate::AppendOrigin;
+use super::verification::{Verification, Verifications};
 
 /// Batches remembered per producer: as many as an idempotent producer may have in flight.
 const BATCHES_MAX: usize = 5;
@@ -30,27 +31,6 @@ impl StoredBatch {
 
     fn first_sequence(&self) -> i32 {
         add_sequence(self.last_sequence, -self.offset_delta)
-    }
-}
-
-/// A commit or abort marker, as it stands in a control batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marker {
-    pub(crate) commit: bool,
-    pub(crate) coordinator_epoch: i32,
-}
-
-impl Marker {
-    /// Reads the first record of a control batch; `None` for control records that end no transaction.
-    pub(crate) fn parse(header: &BatchHeader, body: &[u8]) -> Option<Self> {
-        if !header.is_control() {
-            return None;
-        }
-        let record = Records::new(body, header.record_count).next()?.ok()?;
-        let (key, value) = (record.key?, record.value?);
-        let kind = i16::from_be_bytes(key.get(2..4)?.try_into().ok()?);
-        let coordinator_epoch = i32::from_be_bytes(value.get(2..6)?.try_into().ok()?);
-        matches!(kind, 0 | 1).then_some(Self { commit: kind == 1, coordinator_epoch })
     }
 }
 
@@ -137,10 +117,13 @@ impl ProducerEntry {
         self.batches().iter().find(same).copied()
     }
 
-    fn check_data(&self, header: &BatchHeader, origin: AppendOrigin) -> Result<(), AppendError> {
+    fn check_data(&self, header: &BatchHeader, admission: &Admission<'_>) -> Result<(), AppendError> {
+        if header.is_transactional() && self.transaction_first_offset.is_none() {
+            admission.verifications.check(header, admission.verification)?;
+        }
         self.check_epoch(header)?;
-        if origin == AppendOrigin::Client {
-            self.check_sequence(header)?;
+        if admission.origin == AppendOrigin::Client {
+            self.check_sequence(header, admission.verifications.lowest_sequence(header.producer_id))?;
         }
         if self.transaction_first_offset.is_some() && !header.is_transactional() {
             return Err(AppendError::InvalidTransactionState { producer_id: header.producer_id });
@@ -159,8 +142,12 @@ impl ProducerEntry {
         Ok(())
     }
 
-    /// The next batch must follow the last one; a new epoch starts at 0; an unknown producer anywhere (D9).
-    fn check_sequence(&self, header: &BatchHeader) -> Result<(), AppendError> {
+    /// The next batch must follow the last one; a new epoch starts at 0; an unknown producer anywhere (D9), but not
+    /// after a sequence that is still being verified.
+    fn check_sequence(&self, header: &BatchHeader, verifying: Option<i32>) -> Result<(), AppendError> {
+        if let Some(expected) = verifying.filter(|lowest| *lowest < header.base_sequence) {
+            return Err(out_of_order(header, expected));
+        }
         if self.producer_epoch < 0 {
             return Ok(());
         }
@@ -178,12 +165,7 @@ impl ProducerEntry {
                 last: header.last_sequence(),
             });
         }
-        Err(AppendError::OutOfOrderSequence {
-            producer_id: header.producer_id,
-            producer_epoch: header.producer_epoch,
-            sequence: header.base_sequence,
-            expected,
-        })
+        Err(out_of_order(header, expected))
     }
 
     /// Every sequence of `header` is in the remembered batches, though not as one of them.
@@ -193,6 +175,23 @@ impl ProducerEntry {
         let (first, last) = (distance(header.base_sequence), distance(header.last_sequence()));
         first <= last && last <= distance(newest.last_sequence)
     }
+}
+
+fn out_of_order(header: &BatchHeader, expected: i32) -> AppendError {
+    AppendError::OutOfOrderSequence {
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        sequence: header.base_sequence,
+        expected,
+    }
+}
+
+/// Who appends, and what is known of the transaction that the batch may open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admission<'a> {
+    pub(crate) origin: AppendOrigin,
+    pub(crate) verification: Verification,
+    pub(crate) verifications: &'a Verifications,
 }
 
 /// The producers of one log.
@@ -216,13 +215,17 @@ impl ProducerStates {
         self.producers.len()
     }
 
+    pub(crate) fn has_open_transaction(&self, producer_id: i64) -> bool {
+        self.producers.get(&producer_id).is_some_and(|entry| entry.transaction_first_offset.is_some())
+    }
+
     /// Whether a leader may append these batches. `Some` when one of them is stored already: then none is
     /// appended and the answer is the stored one.
     pub(crate) fn check(
         &self,
         headers: &[BatchHeader],
         markers: &[Option<Marker>],
-        origin: AppendOrigin,
+        admission: &Admission<'_>,
     ) -> Result<Option<StoredBatch>, AppendError> {
         let mut changed: Vec<(i64, ProducerEntry)> = Vec::new();
         for (header, marker) in headers.iter().zip(markers).filter(|(header, _)| header.has_producer()) {
@@ -237,12 +240,12 @@ impl ProducerStates {
                 check_marker(entry, header, *marker)?;
                 continue;
             }
-            if origin == AppendOrigin::Client
+            if admission.origin == AppendOrigin::Client
                 && let Some(stored) = entry.duplicate_of(header)
             {
                 return Ok(Some(stored));
             }
-            entry.check_data(header, origin)?;
+            entry.check_data(header, admission)?;
             entry.adopt(header);
         }
         Ok(None)

@@ -12,7 +12,7 @@ use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
-use crate::log::{AppendError, AppendInfo, AppendOrigin, RecordError};
+use crate::log::{AppendError, AppendInfo, AppendOrigin, RecordError, Verification, VerificationGuard};
 use crate::replica::Role;
 
 /// What the producer wants to hear.
@@ -24,6 +24,29 @@ pub(crate) enum Acks {
     Leader,
     /// That every in-sync replica has them (−1).
     All,
+}
+
+/// What is to be appended, and for whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Append {
+    pub(crate) records: Bytes,
+    pub(crate) acks: Acks,
+    pub(crate) origin: AppendOrigin,
+    /// What is asked of a batch that opens a transaction.
+    pub(crate) verification: Verification,
+}
+
+impl Append {
+    /// A client's, in no transaction that must be verified.
+    pub(crate) fn by_client(records: Bytes, acks: Acks) -> Self {
+        let verification = Verification::NotAsked;
+        Self { records, acks, origin: AppendOrigin::Client, verification }
+    }
+
+    /// One of the broker's own coordinators writes.
+    pub(crate) fn by_coordinator(records: Bytes, acks: Acks) -> Self {
+        Self { origin: AppendOrigin::Coordinator, ..Self::by_client(records, acks) }
+    }
 }
 
 /// An append that the log took.
@@ -100,7 +123,9 @@ impl From<AppendError> for ProduceRejection {
             AppendError::OutOfOrderSequence { .. } => (Rejection::OutOfOrderSequenceNumber, Vec::new()),
             AppendError::DuplicateSequence { .. } => (Rejection::DuplicateSequenceNumber, Vec::new()),
             AppendError::InvalidProducerEpoch { .. } => (Rejection::InvalidProducerEpoch, Vec::new()),
-            AppendError::InvalidTransactionState { .. } => (Rejection::InvalidTxnState, Vec::new()),
+            AppendError::InvalidTransactionState { .. } | AppendError::TransactionNotVerified { .. } => {
+                (Rejection::InvalidTxnState, Vec::new())
+            }
             AppendError::TransactionCoordinatorFenced { .. } => {
                 (Rejection::TransactionCoordinatorFenced, Vec::new())
             }
@@ -120,21 +145,23 @@ impl Partition {
         acks: Acks,
         now_ms: i64,
     ) -> Result<Appended, ProduceRejection> {
-        let what = (records, acks, AppendOrigin::Client);
-        self.append_if_leading_in(LeaderEpoch::UNKNOWN, what, now_ms)
+        self.append_in_epoch(&Append::by_client(records, acks), LeaderEpoch::UNKNOWN, now_ms)
     }
 
-    /// Appends with acks=all for one of the broker's own coordinators, whose knowledge is of one leader epoch.
+    /// Appends for one of the broker's own coordinators, whose knowledge is of one leader epoch;
+    /// [`LeaderEpoch::UNKNOWN`] for a transaction's marker, which comes from elsewhere.
     ///
     /// # Errors
     /// As [`Partition::append_in_office`]; `FencedLeaderEpoch` if that epoch is over.
     pub(crate) fn append_in_epoch(
         self: &Arc<Self>,
-        records: Bytes,
+        what: &Append,
         leader_epoch: LeaderEpoch,
         now_ms: i64,
     ) -> Result<Appended, ProduceRejection> {
-        self.append_if_leading_in(leader_epoch, (records, Acks::All, AppendOrigin::Coordinator), now_ms)
+        let appended =
+            self.if_decided(|inner, wakes| self.append_counted(inner, wakes, leader_epoch, (what, now_ms)));
+        appended.unwrap_or_else(|| Err(Rejection::NotLeaderOrFollower.into()))
     }
 
     /// Appends a producer's batches. `now_ms`: milliseconds since 1970. Waits, until `limit`, while this broker is taking
@@ -147,16 +174,47 @@ impl Partition {
     /// (`NotEnoughReplicas`, nothing is appended); whatever the log refuses.
     pub(crate) async fn append_in_office(
         self: &Arc<Self>,
-        records: Bytes,
-        acks: Acks,
+        what: &Append,
         now_ms: i64,
         limit: Instant,
     ) -> Result<Appended, ProduceRejection> {
+        let append = |inner: &mut Inner, wakes: &mut Wakes| {
+            self.append_counted(inner, wakes, LeaderEpoch::UNKNOWN, (what, now_ms))
+        };
+        self.when_decided(limit, append).await
+    }
+
+    /// Begins to verify that a producer (id and epoch) may open a transaction here (TXN-01). `sequence`: of its first
+    /// record. `None` when a transaction of it is open, so that nothing need be asked. Waits as
+    /// [`Partition::append_in_office`] does.
+    ///
+    /// # Errors
+    /// `NotLeaderOrFollower`, `KafkaStorageError`.
+    pub(crate) async fn begin_verification(
+        self: &Arc<Self>,
+        producer: (i64, i16),
+        sequence: i32,
+        now_ms: i64,
+        limit: Instant,
+    ) -> Result<Option<VerificationGuard>, Rejection> {
+        let begin = |inner: &mut Inner, _: &mut Wakes| {
+            inner.replica.leader_in(LeaderEpoch::UNKNOWN)?;
+            let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
+            Ok(log.begin_verification(producer, sequence, now_ms))
+        };
+        self.when_decided(limit, begin).await
+    }
+
+    /// Takes a step as soon as this broker is not taking office; at `limit` it is told not to lead.
+    async fn when_decided<T, E: From<Rejection>>(
+        &self,
+        limit: Instant,
+        mut work: impl FnMut(&mut Inner, &mut Wakes) -> Result<T, E>,
+    ) -> Result<T, E> {
         loop {
             // Made before the look, so that no decision falls between.
             let decided = self.office_decided.notified();
-            let what = (records.clone(), acks, AppendOrigin::Client);
-            if let Some(outcome) = self.append_if_decided(LeaderEpoch::UNKNOWN, what, now_ms) {
+            if let Some(outcome) = self.if_decided(&mut work) {
                 return outcome;
             }
             if timeout_at(limit, decided).await.is_err() {
@@ -165,33 +223,24 @@ impl Partition {
         }
     }
 
-    fn append_if_leading_in(
-        self: &Arc<Self>,
-        leader_epoch: LeaderEpoch,
-        what: (Bytes, Acks, AppendOrigin),
-        now_ms: i64,
-    ) -> Result<Appended, ProduceRejection> {
-        let outcome = self.append_if_decided(leader_epoch, what, now_ms);
-        outcome.unwrap_or_else(|| Err(Rejection::NotLeaderOrFollower.into()))
+    /// `None` while this broker is taking office.
+    fn if_decided<T>(&self, work: impl FnOnce(&mut Inner, &mut Wakes) -> T) -> Option<T> {
+        self.step(|inner, wakes| (!inner.replica.is_taking_office()).then(|| work(inner, wakes)))
     }
 
-    /// `None` while this broker is taking office.
-    fn append_if_decided(
+    /// As [`Partition::append_now`], and counts what is refused.
+    fn append_counted(
         self: &Arc<Self>,
+        inner: &mut Inner,
+        wakes: &mut Wakes,
         leader_epoch: LeaderEpoch,
-        (records, acks, origin): (Bytes, Acks, AppendOrigin),
-        now_ms: i64,
-    ) -> Option<Result<Appended, ProduceRejection>> {
-        self.step(|inner, wakes| {
-            if inner.replica.is_taking_office() {
-                return None;
-            }
-            let outcome = self.append_now(inner, wakes, leader_epoch, (&records, acks, origin, now_ms));
-            if let Err(refused) = &outcome {
-                self.counters.refused(refused.rejection, records.len());
-            }
-            Some(outcome)
-        })
+        (what, now_ms): (&Append, i64),
+    ) -> Result<Appended, ProduceRejection> {
+        let outcome = self.append_now(inner, wakes, leader_epoch, (what, now_ms));
+        if let Err(refused) = &outcome {
+            self.counters.refused(refused.rejection, what.records.len());
+        }
+        outcome
     }
 
     fn append_now(
@@ -199,18 +248,19 @@ impl Partition {
         inner: &mut Inner,
         wakes: &mut Wakes,
         leader_epoch: LeaderEpoch,
-        (records, acks, origin, now_ms): (&Bytes, Acks, AppendOrigin, i64),
+        (what, now_ms): (&Append, i64),
     ) -> Result<Appended, ProduceRejection> {
-        let leader_epoch = self.admit(inner, acks, leader_epoch)?;
+        let leader_epoch = self.admit(inner, what.acks, leader_epoch)?;
         let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
-        let appended = log.append_with_origin(records, leader_epoch.0, origin, now_ms);
+        let admission = (what.origin, what.verification);
+        let appended = log.append_verified(&what.records, leader_epoch.0, admission, now_ms);
         let must_sync = log.flush_due(now_ms);
         match appended {
             Ok(info) => {
                 let (records, bytes) =
                     if info.duplicate { (0, 0) } else { (info.record_count, info.size_bytes) };
                 self.counters.appended(records, bytes);
-                Ok(self.after_append(inner, wakes, (acks, must_sync), &info))
+                Ok(self.after_append(inner, wakes, (what.acks, must_sync), &info))
             }
             Err(AppendError::Stopped(reason)) => {
                 self.fail(inner, wakes, &reason);

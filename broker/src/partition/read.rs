@@ -8,6 +8,7 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::fetch_waiter::FetchWaiter;
+use crate::log::inspect::InspectedProducer;
 use crate::log::{AbortedTransaction, EpochEnd, PartitionLog, ReadError, ReadPlan, StorageError};
 use crate::replica::leader::Leader;
 use crate::replica::progress::FollowerFetch;
@@ -358,6 +359,16 @@ impl Partition {
             high_watermark: log.high_watermark(),
             log_end_offset: log.log_end_offset(),
         })
+    }
+
+    /// What the log knows of its producers, by id.
+    ///
+    /// # Errors
+    /// Not the leader.
+    pub(crate) fn producers(&self) -> Result<Vec<InspectedProducer>, Rejection> {
+        let inner = self.inner.lock();
+        inner.replica.leader_in(LeaderEpoch::UNKNOWN)?;
+        Ok(inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?.inspect_producers())
     }
 
     /// Where the largest epoch not above `asked` ends in the leader's log (OffsetsForLeaderEpoch).

@@ -148,6 +148,7 @@ impl Replay for Shard {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         _producer_id: Option<i64>,
+        _at: i64,
     ) -> Result<bool, RecordProblem> {
         let record = TransactionRecord::decode(key, value)?;
         let is_known = record.is_some();

@@ -12,7 +12,8 @@ use super::marker_sender::Order;
 use super::records::TransactionalId;
 use super::request::{Answer, ListFilter, Request};
 use super::shard::{Effect, Event, MarkingId, Shard};
-use crate::coordinator::{Now, Office, ReplyId, Writer};
+use crate::coordinator::{Now, Office, ReplyId, WriteSettings, Writer};
+use crate::partition::Acks;
 use crate::shared::wall_clock_ms;
 
 /// Requests taken out of the mailbox, and reports of markers, at once.
@@ -46,7 +47,8 @@ impl Worker {
         orders: mpsc::UnboundedSender<Order>,
         mut mailbox: mpsc::Receiver<Command>,
     ) {
-        let writer = Writer::new(office.clone());
+        let settings = WriteSettings { acks: Acks::All, compression: 0 };
+        let writer = Writer::new(office.clone(), settings);
         let (reports, mut reported) = mpsc::unbounded_channel();
         let waiting = HashMap::new();
         let mut worker = Self { office, writer, shard, orders, reports, waiting, last_reply: 0 };
@@ -60,7 +62,7 @@ impl Worker {
                 biased;
                 reported = worker.writer.next(), if worker.writer.is_waiting() => {
                     let Some((writes, outcome)) = reported else { break };
-                    let events = writes.into_iter().map(|write| Event::Written { write, outcome });
+                    let events = writes.into_iter().map(|(write, _)| Event::Written { write, outcome });
                     worker.steps(events)
                 }
                 _ = reported.recv_many(&mut marked, AT_ONCE) => {

@@ -5,6 +5,7 @@ mod groups;
 mod offsets;
 mod replay;
 mod statics;
+mod transactions;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,9 +18,11 @@ use super::records::GroupRecord;
 use super::request::{
     Answer, CommitRequest, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, FetchRequest,
     HeartbeatRequest, JoinRequest, LeaveRequest, LeavingMember, OffsetToCommit, Protocol, ReplyId, Request,
-    SyncRequest,
+    SyncRequest, Transaction,
 };
 use super::shard::{Event, Shard};
+use crate::coordinator::{Producer, Replay};
+use crate::log::{Marker, Verification};
 
 pub(super) const DAY_MS: i64 = 24 * 3_600_000;
 const START_MS: i64 = 1_700_000_000_000;
@@ -36,14 +39,45 @@ pub(super) fn settings() -> GroupSettings {
     }
 }
 
+/// One entry of the log.
+#[derive(Clone)]
+pub(super) enum Logged {
+    /// With the producer whose transaction it belongs to.
+    Record(GroupRecord, Option<i64>),
+    Marker {
+        producer_id: i64,
+        commits: bool,
+    },
+}
+
+/// What was appended and is not reported yet, in the order of the log.
+pub(super) enum Appended {
+    Write(WriteId, Arc<Vec<GroupRecord>>, Option<i64>),
+    Marker(WriteId, i64, bool),
+}
+
+/// Feeds the log to a coordinator, as a load does.
+pub(super) fn replay_into(shard: &mut Shard, log: &[Logged]) {
+    for (at, entry) in (0..).zip(log) {
+        match entry {
+            Logged::Record(record, producer_id) => {
+                let (key, value) = record.encode();
+                let read = GroupRecord::decode(Some(&key), value.as_deref()).unwrap().unwrap();
+                shard.replay_record(read, *producer_id, at);
+            }
+            Logged::Marker { producer_id, commits } => shard.replay_transaction_end(*producer_id, *commits),
+        }
+    }
+}
+
 /// A coordinator, its log, and the clients that wait.
 pub(super) struct World {
     pub(super) settings: Arc<GroupSettings>,
     pub(super) shard: Shard,
     pub(super) now_ms: i64,
-    /// Committed records.
-    pub(super) log: Vec<GroupRecord>,
-    pub(super) pending: VecDeque<(WriteId, Arc<Vec<GroupRecord>>)>,
+    /// Committed, by offset.
+    pub(super) log: Vec<Logged>,
+    pub(super) pending: VecDeque<Appended>,
     /// Writes are committed at once.
     pub(super) commits_at_once: bool,
     answers: BTreeMap<ReplyId, Answer>,
@@ -124,7 +158,13 @@ impl World {
                 Effect::Answer(reply, answer) => {
                     assert!(self.answers.insert(reply, answer).is_none(), "{reply:?} was answered twice");
                 }
-                Effect::Write(write, records) => self.pending.push_back((write, records)),
+                Effect::Write(write, records, transaction) => {
+                    let producer_id = transaction.map(|transaction| transaction.producer.id);
+                    self.pending.push_back(Appended::Write(write, records, producer_id));
+                }
+                Effect::WriteMarker(write, producer, marker) => {
+                    self.pending.push_back(Appended::Marker(write, producer.id, marker.commit));
+                }
                 Effect::Moved { .. } => {}
             }
         }
@@ -133,13 +173,33 @@ impl World {
         }
     }
 
-    /// Reports the oldest write.
+    /// Reports the oldest append.
     pub(super) fn report(&mut self, outcome: WriteOutcome) {
-        let (write, records) = self.pending.pop_front().expect("a write is on its way");
-        if outcome.is_in_log() {
-            self.log.extend(records.iter().cloned());
+        let first_offset = i64::try_from(self.log.len()).unwrap();
+        match self.pending.pop_front().expect("something is on its way") {
+            Appended::Write(write, records, producer_id) => {
+                if outcome.is_in_log() {
+                    let records = records.iter().cloned();
+                    self.log.extend(records.map(|record| Logged::Record(record, producer_id)));
+                }
+                self.run(Event::Written { write, outcome, first_offset });
+            }
+            Appended::Marker(write, producer_id, commits) => {
+                if outcome.is_in_log() {
+                    self.log.push(Logged::Marker { producer_id, commits });
+                }
+                self.run(Event::Written { write, outcome, first_offset });
+            }
         }
-        self.run(Event::Written { write, outcome });
+    }
+
+    /// A transaction coordinator ends a transaction.
+    pub(super) fn end_transaction(&mut self, producer_id: i64, commit: bool) -> ReplyId {
+        self.last_reply += 1;
+        let reply = ReplyId(self.last_reply);
+        let producer = Producer { id: producer_id, epoch: 0 };
+        self.run(Event::EndTransaction { reply, producer, marker: Marker { commit, coordinator_epoch: 0 } });
+        reply
     }
 
     /// Lets time pass, deadline by deadline.
@@ -155,9 +215,7 @@ impl World {
     /// Another coordinator takes over and replays the log.
     pub(super) fn fail_over(&mut self) {
         self.shard = Shard::new(Arc::clone(&self.settings));
-        for record in &self.log {
-            self.shard.replay_record(record.clone(), None);
-        }
+        replay_into(&mut self.shard, &self.log);
         self.pending.clear();
         let effects = self.shard.finish_loading(self.now());
         self.take(effects);
@@ -286,8 +344,16 @@ pub(super) fn commit(member: &str, generation: i32, offset: i64) -> CommitReques
         member_id: member.into(),
         instance_id: None,
         retention_ms: None,
+        transaction: None,
         topics: vec![("t".into(), vec![offset])],
     }
+}
+
+/// The same in a transaction.
+pub(super) fn commit_in(producer_id: i64, member: &str, generation: i32, offset: i64) -> Request {
+    let producer = Producer { id: producer_id, epoch: 0 };
+    let transaction = Some(Transaction { producer, verification: Verification::NotAsked });
+    Request::Commit(CommitRequest { transaction, ..commit(member, generation, offset) })
 }
 
 fn text(bytes: &Bytes) -> String {
@@ -353,6 +419,7 @@ fn show(answer: &Answer) -> String {
         }
         Answer::Describe(Err(rejection)) => format!("describe {rejection:?}"),
         Answer::Delete(result) => format!("delete {}", outcome(result)),
+        Answer::EndTransaction(result) => format!("end {}", outcome(result)),
         Answer::List(groups) => {
             let each = groups.iter().map(|g| format!(" {}:{}:{}", g.group, g.protocol_type, g.state));
             format!("list{}", each.collect::<String>())

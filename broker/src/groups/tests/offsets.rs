@@ -199,22 +199,3 @@ fn offsets_are_deleted_unless_a_member_reads_the_topic() {
     world.join(&Joiner { protocol_type: "connect", version: 3, ..joiner("") });
     assert_eq!(world.delete_offset("t"), "delete NonEmptyGroup");
 }
-
-#[test]
-fn offsets_of_an_open_transaction_count_when_it_commits() {
-    let mut world = World::new();
-    world.commit("", -1, 5);
-    let record = |offset| {
-        let GroupRecord::Offset { group, topic, partition, value } = world.log[0].clone() else { panic!() };
-        let value = value.map(|value| super::super::records::CommittedOffset { offset, ..value });
-        GroupRecord::Offset { group, topic, partition, value }
-    };
-    let (first, second) = (record(7), record(9));
-    world.shard.replay_record(first, Some(1));
-    world.shard.replay_record(second, Some(2));
-    assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit");
-    world.run(Event::TransactionEnded { producer_id: 2, commits: false });
-    assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit");
-    world.run(Event::TransactionEnded { producer_id: 1, commits: true });
-    assert_eq!(world.fetch(), "fetch t-0:7");
-}

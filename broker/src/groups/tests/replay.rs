@@ -17,6 +17,8 @@ enum Step {
     Beat { member: usize },
     Leave { member: usize },
     Commit { member: Option<usize>, offset: i64 },
+    CommitInTransaction { producer: i64, member: Option<usize>, offset: i64 },
+    EndTransaction { producer: i64, commits: bool },
     Delete,
     DeleteOffset,
     TopicDeleted,
@@ -36,6 +38,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => member.clone().prop_map(|member| Step::Leave { member }),
         4 => (prop::option::of(member), 0..100i64)
             .prop_map(|(member, offset)| Step::Commit { member, offset }),
+        3 => (0..3i64, prop::option::weighted(0.3, 0..5usize), 0..100i64).prop_map(
+            |(producer, member, offset)| Step::CommitInTransaction { producer, member, offset }
+        ),
+        3 => (0..3i64, any::<bool>())
+            .prop_map(|(producer, commits)| Step::EndTransaction { producer, commits }),
         1 => Just(Step::Delete),
         1 => Just(Step::DeleteOffset),
         1 => Just(Step::TopicDeleted),
@@ -95,6 +102,10 @@ impl Clients {
         self.ids.get(&member).cloned().unwrap_or_default()
     }
 
+    fn named(&self, member: Option<usize>) -> (String, i32) {
+        member.map_or((String::new(), -1), |member| (self.id(member), self.generation(member)))
+    }
+
     fn generation(&self, member: usize) -> i32 {
         self.generations.get(&member).copied().unwrap_or(-1)
     }
@@ -122,9 +133,15 @@ fn act(world: &mut World, clients: &mut Clients, step: &Step) {
             world.leave(&clients.id(member));
         }
         Step::Commit { member, offset } => {
-            let (id, generation) =
-                member.map_or((String::new(), -1), |member| (clients.id(member), clients.generation(member)));
+            let (id, generation) = clients.named(member);
             world.commit(&id, generation, offset);
+        }
+        Step::CommitInTransaction { producer, member, offset } => {
+            let (id, generation) = clients.named(member);
+            world.ask(commit_in(producer, &id, generation, offset));
+        }
+        Step::EndTransaction { producer, commits } => {
+            world.end_transaction(producer, commits);
         }
         Step::Delete => {
             world.delete();
@@ -157,11 +174,7 @@ fn stored(group: &Group) -> StoredGroup {
 /// What the coordinator would answer, against a fresh one that has read the log.
 fn check_replay(world: &World) {
     let mut fresh = Shard::new(Arc::clone(&world.settings));
-    for record in &world.log {
-        let (key, value) = record.encode();
-        let record = GroupRecord::decode(Some(&key), value.as_deref()).unwrap().unwrap();
-        fresh.replay_record(record, None);
-    }
+    replay_into(&mut fresh, &world.log);
     let nothing = Group::new("g".into());
     let live = world.shard.groups().get("g").unwrap_or(&nothing);
     let read = fresh.groups().get("g").unwrap_or(&nothing);
@@ -175,6 +188,13 @@ fn check_replay(world: &World) {
         all
     };
     assert_eq!(offsets(live), offsets(read), "offsets");
+    if world.pending.is_empty() {
+        let unstable = |group: &Group| {
+            let topics = Some(vec![("t".into(), vec![0])]);
+            group.fetch(&FetchRequest { topics, require_stable: true })[0].1[0].rejection
+        };
+        assert_eq!(unstable(live), unstable(read), "offsets of open transactions");
+    }
     assert!(read.generation <= live.generation || live.is(GroupState::Empty), "generations go up");
     let settled = world.pending.is_empty()
         && (live.is(GroupState::Stable) || live.is(GroupState::Empty))
@@ -201,6 +221,9 @@ proptest! {
         // Whoever waits gets an answer in the end.
         while !world.pending.is_empty() {
             world.report(WriteOutcome::Committed);
+        }
+        for producer in 0..3 {
+            world.end_transaction(producer, true);
         }
         world.commits_at_once = true;
         world.pass(3_600_000);

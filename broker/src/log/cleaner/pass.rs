@@ -18,7 +18,7 @@ use super::rewriter::{Keep, Rewriter};
 use super::transactions::Transactions;
 use crate::log::batch::{BatchHeader, HEADER_BYTES};
 use crate::log::error::{LogError, StorageContext, StorageError};
-use crate::log::producers::Marker;
+use crate::log::marker::Marker;
 use crate::log::records::Records;
 use crate::log::scan::{BatchScan, damaged};
 use crate::log::segment::Segment;

@@ -14,7 +14,7 @@ use super::transactions::Transactions;
 use crate::log::batch::{BatchHeader, HEADER_BYTES};
 use crate::log::error::{StorageContext, StorageError};
 use crate::log::files::{remove_if_present, sync_file};
-use crate::log::producers::Marker;
+use crate::log::marker::Marker;
 use crate::log::records::RecordView;
 use crate::log::segment::{Segment, TRANSACTION_INDEX_SUFFIX, WriteOutcome, file_path};
 use crate::log::transaction_index::AbortedTransaction;

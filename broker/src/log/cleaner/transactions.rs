@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::log::batch::BatchHeader;
-use crate::log::producers::Marker;
+use crate::log::marker::Marker;
 use crate::log::transaction_index::AbortedTransaction;
 
 /// What is to happen with a control batch.

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use zurau_common::id::TopicPartition;
 
 use crate::log::compression::decompress;
-use crate::log::producers::Marker;
+use crate::log::marker::Marker;
 use crate::log::records::Records;
 use crate::log::{
     BatchHeader, Batches, FoundDirectory, HEADER_BYTES, LogConfig, LogDirectory, OpenMode, PartitionLog,

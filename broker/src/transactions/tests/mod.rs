@@ -82,7 +82,7 @@ impl World {
         self.shard = Shard::new(settings());
         for record in &self.log {
             let (key, value) = record.encode();
-            assert_eq!(self.shard.replay(Some(&key), value.as_deref(), None), Ok(true));
+            assert_eq!(self.shard.replay(Some(&key), value.as_deref(), None, 0), Ok(true));
         }
         let effects = self.shard.finish_loading(self.now());
         self.carry_out(effects);

@@ -12,7 +12,7 @@ use zurau_common::config::CleanupPolicy;
 
 use crate::log::cleaner::{CleaningReport, CleaningSettings, compact_once};
 use crate::log::compression::decompress;
-use crate::log::producers::Marker;
+use crate::log::marker::Marker;
 use crate::log::records::Records;
 use crate::log::test_batches::marker;
 use crate::log::{AppendOrigin, BatchHeader, Batches, HEADER_BYTES, LogConfig, OpenMode, PartitionLog};
