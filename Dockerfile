@@ -3,9 +3,12 @@
 #   docker build -t zurau .
 #   docker run zurau zurau-controller   # or zurau-broker, or zurau VERB
 FROM rust:1.95-slim-bookworm AS build
+LABEL zurau.stage=build
 WORKDIR /zurau
 # Function names stay for backtraces; the lines go.
 ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
+# Takes half of the time of the build; the tests turn it off.
+ARG CARGO_PROFILE_RELEASE_LTO=thin
 COPY . .
 RUN cargo build --release --locked -p zurau -p zurau-broker -p zurau-controller
 

@@ -112,7 +112,8 @@ fn topics(cluster: &Cluster) -> Result<()> {
     let described = json_of(cluster, &["topics", "describe", "b"])?;
     let partition = &described[0]["partitions"][1];
     let stored = cluster.znodes.text("/brokers/topics/b/1/replicas")?.context("no replicas")?;
-    ensure!(partition["replicas"].to_string() == stored, "{described}, the tree says {stored}");
+    let shown = partition["replicas"].to_string();
+    ensure!(shown == stored, "{described}, the tree says {stored}");
     ensure!(partition["leader"] == 2 && partition["isr"] == json!([2, 3]), "{described}");
     let described = json_of(cluster, &["topics", "describe", "a"])?;
     ensure!(described[0]["configs"] == json!({"retention.ms": "1000"}), "{described}");
@@ -231,7 +232,8 @@ fn replicas_and_leaders_move() {
         for wanted in proposal["partitions"].as_array().context("a list")? {
             let path = format!("/brokers/topics/t/{}/replicas", wanted["partition"]);
             let stored = cluster.znodes.text(&path)?.context("no replicas")?;
-            ensure!(stored == wanted["replicas"].to_string(), "{path} is {stored}, {wanted} was planned");
+            let planned = wanted["replicas"].to_string();
+            ensure!(stored == planned, "{path} is {stored}, {wanted} was planned");
         }
         ensure!(plan("1,2,3")?["partitions"] == json!([]), "a second plan moves something");
 
