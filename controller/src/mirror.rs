@@ -88,8 +88,8 @@ pub(crate) struct Mirror {
     reading: bool,
     being_written: HashMap<Key, usize>,
     written_while_reading: HashSet<Key>,
-    /// Read in vain, because a write was in flight.
-    set_aside: BTreeMap<String, Key>,
+    /// Read in vain, because a write was in flight: what to read once it has ended.
+    set_aside: HashMap<Key, BTreeSet<String>>,
 }
 
 impl Mirror {
@@ -142,22 +142,12 @@ impl Mirror {
                 *count -= 1;
                 if *count == 0 {
                     self.being_written.remove(&key);
+                    self.dirty.extend(self.set_aside.remove(&key).unwrap_or_default());
                 }
             }
             if self.reading {
                 self.written_while_reading.insert(key);
             }
-        }
-        let busy = &self.being_written;
-        let free: Vec<String> = self
-            .set_aside
-            .iter()
-            .filter(|(_, key)| !busy.contains_key(*key))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in free {
-            self.set_aside.remove(&path);
-            self.dirty.insert(path);
         }
     }
 
@@ -227,7 +217,7 @@ impl Mirror {
     fn compare(&mut self, path: String, znode: Znode, node: Option<&Node>, forced: bool) -> Option<Fact> {
         if let Some(key) = Key::of(&znode) {
             if self.being_written.contains_key(&key) {
-                self.set_aside.insert(path, key);
+                self.set_aside.entry(key).or_default().insert(path);
                 return None;
             }
             if self.written_while_reading.contains(&key) {
