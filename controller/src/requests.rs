@@ -43,6 +43,8 @@ struct Shutdown {
     broker: BrokerId,
     broker_epoch: BrokerEpoch,
     deadline: Millis,
+    /// A leadership that is still moving, the last one: while it is, the others need not be looked at.
+    moving: Option<TopicPartition>,
 }
 
 /// What is not answered yet.
@@ -263,31 +265,35 @@ impl Machine {
         }
         self.cluster.mark_broker(broker);
         let deadline = self.now.plus(SHUTDOWN_WAIT);
-        self.requests.shutdowns.push(Shutdown { request, broker, broker_epoch, deadline });
+        self.requests.shutdowns.push(Shutdown { request, broker, broker_epoch, deadline, moving: None });
     }
 
     /// Answers those whose leaderships are where they can be.
     pub(crate) fn answer_shutdowns(&mut self) {
-        for shutdown in std::mem::take(&mut self.requests.shutdowns) {
-            let led: Vec<&TopicPartition> = self
-                .cluster
-                .hosted_by(shutdown.broker)
-                .filter(|tp| self.leads(shutdown.broker, tp))
-                .collect();
-            let moving = led.iter().any(|tp| self.can_move(&self.cluster.partitions[*tp]));
+        for mut shutdown in std::mem::take(&mut self.requests.shutdowns) {
+            let moves = |tp: &TopicPartition| {
+                self.leads(shutdown.broker, tp)
+                    && self.cluster.partitions.get(tp).is_some_and(|partition| self.can_move(partition))
+            };
+            if !shutdown.moving.as_ref().is_some_and(&moves) {
+                let hosted = self.cluster.hosted_by(shutdown.broker);
+                shutdown.moving = hosted.filter(|tp| moves(tp)).last().cloned();
+            }
             let alive = self.is_current(shutdown.broker, shutdown.broker_epoch);
-            if moving && alive && self.now < shutdown.deadline {
+            if shutdown.moving.is_some() && alive && self.now < shutdown.deadline {
                 self.requests.shutdowns.push(shutdown);
                 continue;
             }
-            let remaining = led.into_iter().cloned().collect();
+            let hosted = self.cluster.hosted_by(shutdown.broker);
+            let remaining = hosted.filter(|tp| self.leads(shutdown.broker, tp)).cloned().collect();
             let request = shutdown.request;
             self.actions.push(Action::AnswerControlledShutdown { request, outcome: Ok(remaining) });
         }
     }
 
     fn leads(&self, broker: BrokerId, tp: &TopicPartition) -> bool {
-        self.cluster.partitions[tp].state.value().is_some_and(|state| state.leader == broker)
+        let state = self.cluster.partitions.get(tp).and_then(|partition| partition.state.value());
+        state.is_some_and(|state| state.leader == broker)
     }
 
     fn can_move(&self, partition: &Partition) -> bool {
