@@ -25,6 +25,7 @@ mod restarts;
 mod throttle;
 mod topics;
 mod traffic;
+mod transactions;
 mod tree;
 mod verbs;
 mod zookeeper_outage;
