@@ -39,7 +39,7 @@ const NOT_LEADER: i16 = 6;
 pub(super) struct Counts {
     /// Partitions whose leader has taken office.
     pub(super) taken: AtomicUsize,
-    /// Full LeaderAndIsr requests.
+    /// Full LeaderAndIsr requests that have come: their controller has judged everything.
     pub(super) full: AtomicUsize,
 }
 
@@ -122,6 +122,9 @@ impl Handler {
             let refused = LeaderAndIsrResponse::default().with_error_code(STALE_BROKER_EPOCH);
             return answer(frame, &refused);
         }
+        if header.full {
+            self.counts.full.fetch_add(1, Ordering::AcqRel);
+        }
         let records = leader_and_isr_partitions(&request).map_err(|error| anyhow!("{error:?}"))?;
         let codes = self.take_over(&records).await?;
         let mut topics: Vec<LeaderAndIsrTopicError> = Vec::new();
@@ -137,9 +140,6 @@ impl Handler {
                         .with_partition_errors(vec![error]),
                 ),
             }
-        }
-        if header.full {
-            self.counts.full.fetch_add(1, Ordering::AcqRel);
         }
         answer(frame, &LeaderAndIsrResponse::default().with_topics(topics))
     }
