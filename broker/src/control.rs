@@ -3,6 +3,8 @@
 
 mod orders;
 
+pub(crate) mod rules;
+
 mod stop;
 
 use std::collections::HashSet;
@@ -28,12 +30,13 @@ use crate::context::BrokerContext;
 use crate::fetchers::{AddressBook, FetchSettings, Fetchers};
 use crate::shared::Shared;
 
-/// The connection that may give orders.
-#[derive(Debug)]
-struct Commander {
-    epoch: ControllerEpoch,
-    connection: u64,
-    closer: CancellationToken,
+use rules::{Admission, Commander};
+
+/// The connection that may give orders, and how to close it.
+#[derive(Debug, Default)]
+struct Command {
+    commander: Commander,
+    closer: Option<CancellationToken>,
 }
 
 /// The state of the control plane.
@@ -43,7 +46,7 @@ pub(crate) struct ControlPlane {
     lane: AsyncMutex<()>,
     /// The broker is stopping: no order is carried out any more.
     closed: AtomicBool,
-    commander: Mutex<Option<Commander>>,
+    command: Mutex<Command>,
     /// Brokers that the controller calls alive; `None` before it has said so.
     live: RwLock<Option<HashSet<BrokerId>>>,
     pub(crate) addresses: Arc<AddressBook>,
@@ -59,13 +62,6 @@ pub(crate) enum Answered<T> {
     Close,
 }
 
-/// Whether a request may be carried out.
-enum Admission {
-    Admitted,
-    Refused(Rejection),
-    Close,
-}
-
 impl ControlPlane {
     /// `control` and `data`: the runtimes of orders and of fetchers.
     pub(crate) fn new(shared: Arc<Shared>, settings: FetchSettings, control: Handle, data: Handle) -> Self {
@@ -73,7 +69,7 @@ impl ControlPlane {
         Self {
             lane: AsyncMutex::new(()),
             closed: AtomicBool::new(false),
-            commander: Mutex::new(None),
+            command: Mutex::default(),
             live: RwLock::new(None),
             fetchers: Fetchers::new(shared, settings, Arc::clone(&addresses), data),
             addresses,
@@ -96,7 +92,7 @@ impl ControlPlane {
     /// A new session: whoever gave orders has to say everything again (L11).
     pub(crate) async fn forget(&self) {
         let _lane = self.lane.lock().await;
-        *self.commander.lock() = None;
+        *self.command.lock() = Command::default();
         *self.live.write() = None;
         self.fetchers.clear();
     }
@@ -110,24 +106,18 @@ impl ControlPlane {
         if self.closed.load(Ordering::Acquire) {
             return Admission::Close;
         }
-        let mut commander = self.commander.lock();
-        if let Some(known) = &*commander {
-            if epoch < known.epoch {
-                return Admission::Refused(Rejection::StaleControllerEpoch);
-            }
-            if epoch == known.epoch && connection.id < known.connection {
-                return Admission::Close;
-            }
-            if connection.id != known.connection {
-                info!(controller_epoch = %epoch, "the controller gives orders over another connection");
-                known.closer.cancel();
+        let mut command = self.command.lock();
+        let (admission, replaces) = command.commander.admit((epoch, connection.id), (named, own));
+        if replaces {
+            info!(controller_epoch = %epoch, "the controller gives orders over another connection");
+            if let Some(older) = &command.closer {
+                older.cancel();
             }
         }
-        *commander = Some(Commander { epoch, connection: connection.id, closer: connection.closer.clone() });
-        if named != own {
-            return Admission::Refused(Rejection::StaleBrokerEpoch);
+        if matches!(admission, Admission::Admitted | Admission::Refused(Rejection::StaleBrokerEpoch)) {
+            command.closer = Some(connection.closer.clone());
         }
-        Admission::Admitted
+        admission
     }
 
     /// Runs work on the control runtime, in the lane; it goes on even if the connection that asked for it is closed.

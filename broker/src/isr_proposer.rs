@@ -12,24 +12,22 @@ use kafka_protocol::messages::alter_partition_response::PartitionData as Answere
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
-use zurau_common::assignment::difference;
 use zurau_common::config::IsrUpdatePath;
-use zurau_common::id::{BrokerEpoch, BrokerId, PartitionEpoch, TopicId, TopicPartition};
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{
     ALTER_PARTITION_VERSION, TAG_ELR, TaggedFields, from_wire_ids, get_ids, put_ids,
 };
 use zurau_common::wire::peer::Peer;
 use zurau_common::zk::controller::ActiveController;
-use zurau_common::zk::fence::{self, Expected, Fence, IsrWrite, PartitionWrite};
-use zurau_common::zk::isr::{StoredIsr, decode_ids};
-use zurau_common::zk::op::{MultiError, Node, Op};
+use zurau_common::zk::op::MultiError;
 use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::znode::Znode;
 
 use crate::context::BrokerContext;
-use crate::partition::{OpenProposal, Partition};
+use crate::partition::Partition;
+use crate::replica::storing::{Fate, OpenProposal, ProposalAnswer, Seen, fate_of, look, paths, resignation};
 use crate::shared::PartitionRequest;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -45,18 +43,6 @@ struct Pending {
 }
 
 type Batch = Vec<(Arc<Partition>, OpenProposal)>;
-
-/// What became of one proposal.
-enum Fate {
-    Stored(StoredIsr),
-    Refused(Rejection),
-    /// Look at what is stored.
-    Look,
-    /// Send it again; `lost`: it may have been stored.
-    Retry {
-        lost: bool,
-    },
-}
 
 /// Serves the partitions' requests until the broker ends.
 pub(crate) struct Proposer {
@@ -157,7 +143,7 @@ impl Proposer {
         for (partition, open) in batch {
             let key = (partition.topic_id(), partition.id().partition);
             let fate = match answers.get(&key) {
-                Some(answer) => fate_of(&open, answer),
+                Some(answer) => fate_of(&open.facts, answer_of(answer)),
                 None => Fate::Retry { lost: false },
             };
             retry |= self.settle(&partition, &open, fate).await;
@@ -194,20 +180,13 @@ impl Proposer {
         let Some(zookeeper) = self.context.zookeeper.current() else { return true };
         let own = (self.context.shared.own, self.context.broker_epoch());
         let groups = batch.into_iter().map(|(partition, open)| {
-            let ops = own_write(&partition, &open, own);
+            let ops = open.operations(partition.id(), partition.topic_id(), own);
             ((partition, open), ops)
         });
         let mut retry = false;
         for ((partition, open), result) in zookeeper.multi_batched(groups.collect()).await {
             let fate = match result {
-                Ok(_) => {
-                    let expected = Expected::Version(open.proposal.partition_epoch.0);
-                    Fate::Stored(StoredIsr {
-                        isr: open.proposal.isr.clone(),
-                        elr: open.proposal.elr.clone(),
-                        partition_epoch: fence::partition_epoch_after(expected),
-                    })
-                }
+                Ok(_) => Fate::Stored(open.stored_by()),
                 Err(MultiError::Failed { .. }) => Fate::Look,
                 Err(MultiError::Unknown) => {
                     partition.lose_answer(open.facts.leader_epoch);
@@ -241,18 +220,13 @@ impl Proposer {
     async fn look(&self, partition: &Arc<Partition>, open: &OpenProposal) -> bool {
         let Some(zookeeper) = self.context.zookeeper.current() else { return false };
         let leader_epoch = open.facts.leader_epoch;
-        match read_stored(&zookeeper, partition.id()).await {
-            Some((state, stored)) => {
-                let leads = state.version == open.facts.state_version;
-                match stored {
-                    _ if !leads => partition.lose_leadership(leader_epoch, "another election is recorded"),
-                    Some(stored) => partition.settle_isr(leader_epoch, &stored),
-                    None => return false,
-                }
-                true
-            }
-            None => false,
+        let Ok(nodes) = zookeeper.get_many(&paths(partition.id())).await else { return false };
+        match look(&open.facts, &nodes) {
+            Seen::Replaced => partition.lose_leadership(leader_epoch, "another election is recorded"),
+            Seen::Stored(stored) => partition.settle_isr(leader_epoch, &stored),
+            Seen::Nothing => return false,
         }
+        true
     }
 
     /// A leader whose proposal gets no answer for a session timeout may have been replaced without knowing (L7).
@@ -338,66 +312,16 @@ fn alter_partition(own: BrokerId, broker_epoch: BrokerEpoch, batch: &Batch) -> A
         .with_topics(topics.collect())
 }
 
-/// Which answers mean what: a clear refusal, something that has moved, or "not now".
-fn fate_of(open: &OpenProposal, answer: &AnsweredPartition) -> Fate {
+fn answer_of(answer: &AnsweredPartition) -> Result<ProposalAnswer, Rejection> {
     match Rejection::from_code(answer.error_code) {
-        None => match get_ids(&answer.unknown_tagged_fields, TAG_ELR) {
-            Ok(Some(elr)) if answer.leader_epoch == open.facts.leader_epoch.0 => Fate::Stored(StoredIsr {
-                isr: from_wire_ids(&answer.isr),
-                elr,
-                partition_epoch: PartitionEpoch(answer.partition_epoch),
-            }),
-            // A missing ELR means "read it", never "empty" (N15).
-            _ => Fate::Look,
-        },
-        Some(rejection @ (Rejection::IneligibleReplica | Rejection::InvalidRequest)) => {
-            Fate::Refused(rejection)
-        }
-        Some(
-            Rejection::InvalidUpdateVersion
-            | Rejection::FencedLeaderEpoch
-            | Rejection::NewLeaderElected
-            | Rejection::NotLeaderOrFollower
-            | Rejection::UnknownTopicId
-            | Rejection::UnknownTopicOrPartition,
-        ) => Fate::Look,
-        Some(Rejection::UnknownServerError | Rejection::RequestTimedOut) => Fate::Retry { lost: true },
-        Some(_) => Fate::Retry { lost: false },
+        Some(rejection) => Err(rejection),
+        None => Ok(ProposalAnswer {
+            leader_epoch: LeaderEpoch(answer.leader_epoch),
+            isr: from_wire_ids(&answer.isr),
+            elr: get_ids(&answer.unknown_tagged_fields, TAG_ELR).ok().flatten(),
+            partition_epoch: PartitionEpoch(answer.partition_epoch),
+        }),
     }
-}
-
-fn own_write(partition: &Partition, open: &OpenProposal, own: (BrokerId, BrokerEpoch)) -> Vec<Op> {
-    let OpenProposal { facts, stored, proposal } = open;
-    let added = difference(&proposal.isr, &stored.isr);
-    let mut broker_epochs = vec![own];
-    broker_epochs.extend(proposal.broker_epochs.iter().filter(|(id, _)| added.contains(id)));
-    let fence = Fence {
-        partition: partition.id().clone(),
-        topic_id: partition.topic_id(),
-        state: Expected::Version(facts.state_version),
-        isr: Expected::Version(proposal.partition_epoch.0),
-        controller_epoch_version: None,
-        broker_epochs,
-    };
-    let isr =
-        IsrWrite { isr: proposal.isr.clone(), elr: proposal.elr.clone(), elr_exists: !stored.elr.is_empty() };
-    fence::build(&fence, &PartitionWrite { isr: Some(isr), ..PartitionWrite::default() })
-}
-
-/// `state` and what is stored of the ISR; `None` if ZooKeeper cannot be read or there is no `state`.
-async fn read_stored(zookeeper: &ZooKeeper, id: &TopicPartition) -> Option<(Node, Option<StoredIsr>)> {
-    let znodes = [Znode::State(id.clone()), Znode::Isr(id.clone()), Znode::Elr(id.clone())];
-    let nodes = zookeeper.get_many(&znodes.map(|znode| znode.path())).await.ok()?;
-    let [state, isr, elr] = <[Option<Node>; 3]>::try_from(nodes).ok()?;
-    let elr = match elr {
-        None => Some(Vec::new()),
-        Some(elr) => decode_ids(&elr.data).ok(),
-    };
-    let stored = isr.and_then(|node| {
-        let partition_epoch = PartitionEpoch(node.version);
-        Some(StoredIsr { isr: decode_ids(&node.data).ok()?, elr: elr?, partition_epoch })
-    });
-    Some((state?, stored))
 }
 
 /// Gives leaderships back: deletes the own `leader` znodes, unless another election has been recorded (F6).
@@ -406,14 +330,9 @@ pub(crate) async fn resign(zookeeper: &ZooKeeper, partitions: &[Arc<Partition>])
         partitions.iter().map(|partition| Znode::Leader(partition.id().clone()).path()).collect();
     let Ok(nodes) = zookeeper.get_many(&paths).await else { return };
     let mut groups = Vec::new();
-    for ((partition, path), node) in partitions.iter().zip(paths).zip(nodes) {
+    for (partition, node) in partitions.iter().zip(nodes) {
         let (Some(node), Some((leader_epoch, version))) = (node, partition.last_order()) else { continue };
-        if node.ephemeral_owner == zookeeper.session_id() {
-            let state = Znode::State(partition.id().clone()).path();
-            let ops = vec![
-                Op::CheckVersion { path: state, version },
-                Op::Delete { path, version: Some(node.version) },
-            ];
+        if let Some(ops) = resignation(partition.id(), &node, zookeeper.session_id(), version) {
             groups.push(((partition, leader_epoch), ops));
         }
     }
@@ -421,75 +340,6 @@ pub(crate) async fn resign(zookeeper: &ZooKeeper, partitions: &[Arc<Partition>])
         match result {
             Ok(_) => info!(partition = %partition.id(), %leader_epoch, "resigned"),
             Err(error) => debug!(partition = %partition.id(), %leader_epoch, %error, "not resigned"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use zurau_common::id::LeaderEpoch;
-
-    use super::*;
-    use crate::partition::StoredFacts;
-    use crate::replica::isr::Proposal;
-
-    fn open() -> OpenProposal {
-        let ids = vec![BrokerId(1), BrokerId(2)];
-        OpenProposal {
-            facts: StoredFacts {
-                leader_epoch: LeaderEpoch(5),
-                state_version: 8,
-                partition_epoch: PartitionEpoch(3),
-            },
-            stored: StoredIsr {
-                isr: ids[..1].to_vec(),
-                elr: vec![BrokerId(3)],
-                partition_epoch: PartitionEpoch(3),
-            },
-            proposal: Proposal {
-                isr: ids,
-                elr: Vec::new(),
-                partition_epoch: PartitionEpoch(3),
-                broker_epochs: vec![(BrokerId(1), BrokerEpoch(7)), (BrokerId(2), BrokerEpoch(9))],
-            },
-        }
-    }
-
-    #[test]
-    fn isr_09_what_an_answer_means() {
-        let mut stored = AnsweredPartition::default()
-            .with_leader_epoch(5)
-            .with_isr(vec![1.into(), 2.into()])
-            .with_partition_epoch(4);
-        assert!(matches!(fate_of(&open(), &stored), Fate::Look), "N15: no ELR means read it");
-        put_ids(&mut stored.unknown_tagged_fields, TAG_ELR, &[]);
-        let Fate::Stored(isr) = fate_of(&open(), &stored) else { panic!("stored") };
-        assert_eq!((isr.isr.len(), isr.elr.len(), isr.partition_epoch), (2, 0, PartitionEpoch(4)));
-        let other_epoch = stored.with_leader_epoch(6);
-        assert!(matches!(fate_of(&open(), &other_epoch), Fate::Look));
-
-        let fate = |rejection: Rejection| {
-            let answer = AnsweredPartition::default().with_error_code(rejection.code());
-            match fate_of(&open(), &answer) {
-                Fate::Stored(_) => "stored",
-                Fate::Refused(_) => "refused",
-                Fate::Look => "look",
-                Fate::Retry { lost: true } => "lost",
-                Fate::Retry { lost: false } => "again",
-            }
-        };
-        let rows = [
-            (Rejection::IneligibleReplica, "refused"),
-            (Rejection::InvalidRequest, "refused"),
-            (Rejection::InvalidUpdateVersion, "look"),
-            (Rejection::FencedLeaderEpoch, "look"),
-            (Rejection::UnknownTopicId, "look"),
-            (Rejection::UnknownServerError, "lost"),
-            (Rejection::NotController, "again"),
-            (Rejection::StaleBrokerEpoch, "again"),
-        ];
-        for (rejection, expected) in rows {
-            assert_eq!(fate(rejection), expected, "{rejection:?}");
         }
     }
 }

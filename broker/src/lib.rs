@@ -54,6 +54,20 @@ mod throttle;
 
 mod start;
 
+/// The pure cores, for the model of the `tests` crate. No part of the broker's interface.
+#[doc(hidden)]
+pub mod cores {
+    pub use crate::control::rules::{
+        Absent, Admission, Commander, Stop, StopOrder, judge_absent, judge_stop, stray,
+    };
+    pub use crate::log::{Incarnation, LeaderEpochs};
+    pub use crate::registration::rules as registration;
+    pub use crate::replica::{
+        LogFacts, Replica, Role, Verdict, View, follower, isr, leader, progress, steps, storing, take_over,
+    };
+    pub use crate::waiters::OffsetWaiters;
+}
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 

@@ -30,7 +30,9 @@ use zurau_common::rejection::Rejection;
 use crate::fetch_waiter::{FetchWaiter, WaiterList};
 use crate::log::{LogConfig, LogError, PartitionLog, StorageError};
 use crate::metrics::TopicCounters;
-use crate::replica::leader::{LeaderRules, LogEnds};
+use crate::replica::follower::EpochEndOffset;
+use crate::replica::leader::LeaderRules;
+use crate::replica::steps::{self, ReplicaLog};
 use crate::replica::{Replica, Role};
 use crate::shared::{PartitionRequest, Shared};
 use crate::throttle::Throttled;
@@ -43,9 +45,7 @@ pub(crate) use append::{Acks, Append, Appended, CommitWait, ProduceRejection};
 pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
 pub(crate) use observe::{Leading, Observation};
-#[cfg(test)]
-pub(crate) use office::StoredFacts;
-pub(crate) use office::{Accepted, OpenProposal, TakeOver};
+pub(crate) use office::Accepted;
 pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader};
 
 /// What a topic's configuration means for each of its partitions.
@@ -298,32 +298,17 @@ impl Partition {
     fn settle(&self, inner: &mut Inner, wakes: &mut Wakes) {
         self.settle_deletions(inner, wakes);
         let Inner { replica, log: Some(log), commits, committed_waiters, .. } = inner else { return };
-        let Some(leader) = replica.leader_mut() else { return };
-        let ends = |log: &PartitionLog| LogEnds {
-            high_watermark: log.high_watermark(),
-            log_end: log.log_end_offset(),
-        };
-        if let Some(high_watermark) = leader.risen_high_watermark(ends(log)) {
-            log.update_high_watermark(high_watermark);
+        let settled = steps::settle(replica, log, commits, || self.shared.holds_lease());
+        if settled.risen {
             committed_waiters.take(&mut wakes.fetches);
         }
-        let due = commits.release(log.high_watermark());
-        if !due.is_empty() {
-            let outcome = if !leader.has_enough_in_sync() {
-                Err(Rejection::NotEnoughReplicasAfterAppend)
-            } else if self.shared.holds_lease() || leader.acknowledges_without_lease() {
-                Ok(())
-            } else {
-                Err(Rejection::NotLeaderOrFollower)
-            };
-            wakes.commits.extend(due.into_iter().map(|waiter| (waiter, outcome)));
-        }
+        wakes.commits.extend(settled.acknowledged);
     }
 
     /// Opens a proposal if the ISR should change, and hands it to the control plane.
     fn propose(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes) {
         let Inner { replica, log: Some(log), .. } = inner else { return };
-        let ends = LogEnds { high_watermark: log.high_watermark(), log_end: log.log_end_offset() };
+        let ends = steps::log_ends(log);
         let now_ms = self.shared.now_ms();
         let Some(leader) = replica.leader_mut() else { return };
         let leader_epoch = leader.leader_epoch();
@@ -380,6 +365,37 @@ impl Partition {
         if error.is_disk_failure() {
             self.shared.request(PartitionRequest::DiskError { directory: self.directory, error });
         }
+    }
+}
+
+impl ReplicaLog for PartitionLog {
+    fn log_start_offset(&self) -> i64 {
+        self.log_start_offset()
+    }
+
+    fn log_end_offset(&self) -> i64 {
+        self.log_end_offset()
+    }
+
+    fn high_watermark(&self) -> i64 {
+        self.high_watermark()
+    }
+
+    fn update_high_watermark(&mut self, high_watermark: i64) {
+        self.update_high_watermark(high_watermark);
+    }
+
+    fn latest_epoch(&self) -> Option<i32> {
+        self.latest_epoch()
+    }
+
+    fn epoch_at(&self, offset: i64) -> Option<i32> {
+        self.epoch_at(offset)
+    }
+
+    fn end_offset_for_epoch(&self, epoch: i32) -> EpochEndOffset {
+        let end = self.end_offset_for_epoch(epoch);
+        EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset }
     }
 }
 

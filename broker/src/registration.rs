@@ -6,6 +6,8 @@ mod departure;
 
 mod homes;
 
+pub mod rules;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +18,14 @@ use uuid::Uuid;
 use zurau_common::id::{BrokerEpoch, TopicPartition};
 use zurau_common::zk::broker::{Address, Endpoints};
 use zurau_common::zk::controller::{decode_cluster_id, encode_cluster_id};
-use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpResult};
+use zurau_common::zk::op::{MultiError, Node, OpResult};
 use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::znode::Znode;
 
 use crate::context::BrokerContext;
 
 use homes::Homes;
+use rules::Former;
 
 /// How often a multi whose ground has moved is decided anew.
 const ATTEMPTS_MAX: usize = 20;
@@ -117,38 +120,26 @@ impl Registrar {
     }
 
     /// The registration id that is stored, with the epoch it has.
-    async fn former(&self, zookeeper: &ZooKeeper) -> anyhow::Result<Option<(i64, i32)>> {
+    async fn former(&self, zookeeper: &ZooKeeper) -> anyhow::Result<Former> {
         let path = Znode::BrokerEpoch(self.context.shared.own).path();
-        let Some(node) = zookeeper.get(&path).await? else { return Ok(None) };
-        // An id that no process of ours wrote is no directory's id.
-        let id = std::str::from_utf8(&node.data).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(-1);
-        Ok(Some((id, node.version)))
+        Ok(zookeeper.get(&path).await?.as_ref().map(rules::former_of))
     }
 
     /// Step (1): from here on nothing that names an older epoch can be stored.
     async fn claim(
         &mut self,
         zookeeper: &ZooKeeper,
-        mut former: Option<(i64, i32)>,
+        mut former: Former,
         next: i64,
     ) -> anyhow::Result<BrokerEpoch> {
         let own = self.context.shared.own;
         for attempt in 0..ATTEMPTS_MAX {
-            if let Some((id, version)) = former
-                && id == next
-            {
-                return Ok(BrokerEpoch(i64::from(version)));
+            if let Some(epoch) = rules::claimed(former, next) {
+                return Ok(epoch);
             }
             self.check_still_ours(former)?;
-            let removals = self.removals(zookeeper, former).await?;
-            let path = Znode::BrokerEpoch(own).path();
-            let data = next.to_string().into_bytes();
-            let mut ops = vec![match former {
-                None => Op::Create { path, data, lifetime: Lifetime::Persistent },
-                Some((_, version)) => Op::SetData { path, data, version: Some(version) },
-            }];
-            ops.extend(removals);
-            match zookeeper.multi(&ops).await {
+            let registered = self.registered(zookeeper, former).await?;
+            match zookeeper.multi(&rules::claim(own, former, next, &registered)).await {
                 Ok(results) => {
                     let version = match results.first() {
                         Some(OpResult::Set { version, .. }) => *version,
@@ -167,32 +158,32 @@ impl Registrar {
         bail!("broker {own} could not store its registration id in {ATTEMPTS_MAX} attempts")
     }
 
-    fn check_still_ours(&self, former: Option<(i64, i32)>) -> anyhow::Result<()> {
-        let Some(held) = self.held else { return Ok(()) };
-        if former.map(|(id, _)| id) == Some(held.id) {
+    fn check_still_ours(&self, former: Former) -> anyhow::Result<()> {
+        let held = self.held.map(|held| held.id);
+        if rules::is_still_ours(former, held) {
             return Ok(());
         }
         Err(Conflict(format!(
-            "broker id {} was registered by another process since (registration {former:?}, this process holds {}); \
+            "broker id {} was registered by another process since (registration {former:?}, this process holds {held:?}); \
              stop one of the two, or give it another broker.id",
-            self.context.shared.own, held.id
+            self.context.shared.own
         ))
         .into())
     }
 
-    /// Deletions of an own earlier registration. A foreign one is waited for, one session timeout long (D12).
-    async fn removals(&self, zookeeper: &ZooKeeper, former: Option<(i64, i32)>) -> anyhow::Result<Vec<Op>> {
+    /// What stands of an own earlier registration. A foreign one is waited for, one session timeout long (D12).
+    async fn registered(&self, zookeeper: &ZooKeeper, former: Former) -> anyhow::Result<Vec<Option<Node>>> {
         let own = self.context.shared.own;
-        let paths = self.own_paths();
+        let paths = rules::own_paths(own);
         let deadline = tokio::time::Instant::now() + zookeeper.session_timeout() + Duration::from_secs(1);
         loop {
             let nodes = zookeeper.get_many(&paths).await?;
-            let Some(registered) = &nodes[0] else { return Ok(deletions(&paths, &nodes)) };
+            let Some(registered) = &nodes[0] else { return Ok(nodes) };
             let ours = registered.ephemeral_owner == zookeeper.session_id()
                 || self.held.is_some()
                 || self.homes.are_of(former.map_or(-1, |(id, _)| id));
             if ours {
-                return Ok(deletions(&paths, &nodes));
+                return Ok(nodes);
             }
             if deadline <= tokio::time::Instant::now() {
                 let other = String::from_utf8_lossy(&registered.data);
@@ -207,23 +198,13 @@ impl Registrar {
         }
     }
 
-    fn own_paths(&self) -> [String; 3] {
-        let own = self.context.shared.own;
-        [Znode::Broker(own), Znode::Endpoints(own), Znode::Lease(own)].map(|znode| znode.path())
-    }
-
     /// Step (3): alive.
     async fn appear(&self, zookeeper: &ZooKeeper, epoch: BrokerEpoch) -> anyhow::Result<()> {
         let own = self.context.shared.own;
         let version = i32::try_from(epoch.0).context("a broker epoch is a znode's data version")?;
-        let [ids, endpoints, lease] = self.own_paths();
-        let ephemeral = |path, data| Op::Create { path, data, lifetime: Lifetime::Ephemeral };
-        let ops = [
-            Op::CheckVersion { path: Znode::BrokerEpoch(own).path(), version },
-            ephemeral(ids.clone(), self.identity.address.encode()),
-            ephemeral(endpoints, self.identity.endpoints.encode()),
-            ephemeral(lease, Vec::new()),
-        ];
+        let [ids, ..] = rules::own_paths(own);
+        let (address, endpoints) = (self.identity.address.encode(), self.identity.endpoints.encode());
+        let ops = rules::appearance(own, version, address, endpoints);
         for attempt in 0..ATTEMPTS_MAX {
             match zookeeper.multi(&ops).await {
                 Ok(_) => return Ok(()),
@@ -248,7 +229,7 @@ impl Registrar {
     /// # Errors
     /// [`Conflict`] if it is another's.
     pub(crate) async fn check_owner(&self, zookeeper: &ZooKeeper) -> anyhow::Result<()> {
-        let [ids, ..] = self.own_paths();
+        let [ids, ..] = rules::own_paths(self.context.shared.own);
         match zookeeper.get(&ids).await {
             Ok(Some(node)) if node.ephemeral_owner != zookeeper.session_id() => Err(Conflict(format!(
                 "broker id {} is registered by another process at {}; stop one of the two, or give it another broker.id",
@@ -268,15 +249,6 @@ impl Registrar {
             None => Ok(()),
         }
     }
-}
-
-fn deletions(paths: &[String], nodes: &[Option<Node>]) -> Vec<Op> {
-    paths
-        .iter()
-        .zip(nodes)
-        .filter(|(_, node)| node.is_some())
-        .map(|(path, _)| Op::Delete { path: path.clone(), version: None })
-        .collect()
 }
 
 /// A registration id: positive, so that −1 can mean none.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 /// Things that wait for an offset. Two that wait for the same one leave in the order they came.
-#[derive(Debug)]
-pub(crate) struct OffsetWaiters<T> {
+#[derive(Debug, Clone)]
+pub struct OffsetWaiters<T> {
     waiting: BTreeMap<(i64, u64), T>,
     arrivals: u64,
 }
@@ -18,13 +18,13 @@ impl<T> Default for OffsetWaiters<T> {
 
 impl<T> OffsetWaiters<T> {
     /// Waits until the reached offset is at least `offset` (exclusive end of what is waited for).
-    pub(crate) fn wait(&mut self, offset: i64, waiter: T) {
+    pub fn wait(&mut self, offset: i64, waiter: T) {
         self.arrivals += 1;
         self.waiting.insert((offset, self.arrivals), waiter);
     }
 
     /// Takes out everything that waited for `reached` or less, in order.
-    pub(crate) fn release(&mut self, reached: i64) -> Vec<T> {
+    pub fn release(&mut self, reached: i64) -> Vec<T> {
         let Some(((first, _), _)) = self.waiting.first_key_value() else { return Vec::new() };
         if reached < *first {
             return Vec::new();
@@ -36,21 +36,21 @@ impl<T> OffsetWaiters<T> {
         std::mem::replace(&mut self.waiting, later).into_values().collect()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Takes out everything, in order.
-    pub(crate) fn drain(&mut self) -> Vec<T> {
+    pub fn drain(&mut self) -> Vec<T> {
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 
     /// Drops waiters that nobody listens to any more.
-    pub(crate) fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
+    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.waiting.retain(|_, waiter| wanted(waiter));
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.waiting.len()
     }
 }

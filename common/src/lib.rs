@@ -8,5 +8,6 @@ pub mod id;
 pub mod leader_and_isr;
 pub mod process;
 pub mod rejection;
+pub mod rule;
 pub mod wire;
 pub mod zk;

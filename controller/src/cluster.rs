@@ -1,7 +1,7 @@
 //! The cluster as the controller knows it: what was read from ZooKeeper, by broker, topic and partition, and which of
 //! it changed. Holds facts and the controller's notes about its own work; decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use zurau_common::assignment::union;
@@ -130,9 +130,9 @@ pub(crate) struct Cluster {
     pub(crate) preferred_election: Read<Option<Vec<TopicPartition>>>,
     pub(crate) unclean_default: Option<bool>,
     /// Incarnations by the name that their entries give.
-    ids_of: HashMap<TopicName, BTreeSet<TopicId>>,
+    ids_of: BTreeMap<TopicName, BTreeSet<TopicId>>,
     /// Partitions by broker that they name.
-    hosted: HashMap<BrokerId, BTreeSet<TopicPartition>>,
+    hosted: BTreeMap<BrokerId, BTreeSet<TopicPartition>>,
     pub(crate) changed_brokers: BTreeSet<BrokerId>,
     pub(crate) dirty_topics: BTreeSet<TopicName>,
     pub(crate) dirty_partitions: BTreeSet<TopicPartition>,

@@ -3,6 +3,7 @@
 //! recursive delete would trip over it (L9).
 
 use zurau_common::id::TopicPartition;
+use zurau_common::rule::{Rule, holds};
 
 use crate::action::{Note, Write};
 use crate::cluster::Partition;
@@ -65,7 +66,7 @@ impl Machine {
         }
         if wrong.is_some() {
             let first = *since.get_or_insert(now);
-            let at = first.plus(PATIENCE);
+            let at = if holds(Rule::ErrorsWait) { first.plus(PATIENCE) } else { first };
             if now < at {
                 self.deadlines.insert((at, tp.clone()));
                 return None;

@@ -3,6 +3,7 @@
 use zurau_common::assignment::{difference, same_set, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch};
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 use crate::event::Proposal;
 
@@ -61,10 +62,10 @@ pub(crate) fn judge(
     if proposal.partition_epoch > stored.partition_epoch {
         return ReadAgain;
     }
-    if same {
+    if same && holds(Rule::RetryIsRecognised) {
         return AlreadyStored;
     }
-    if proposal.partition_epoch < stored.partition_epoch {
+    if proposal.partition_epoch < stored.partition_epoch && holds(Rule::PartitionVersion) {
         return Refuse(Rejection::InvalidUpdateVersion);
     }
     if foreign || has_duplicates(&elr) {
@@ -76,7 +77,9 @@ pub(crate) fn judge(
             continue;
         }
         match (epoch_of(*id), epoch) {
-            (Some(current), Some(fetched)) if current == *fetched && stored.hosts.contains(id) => {
+            (Some(current), Some(fetched))
+                if (current == *fetched || !holds(Rule::MemberRegistration)) && stored.hosts.contains(id) =>
+            {
                 added.push((*id, current));
             }
             _ => return Refuse(Rejection::IneligibleReplica),

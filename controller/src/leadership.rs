@@ -5,21 +5,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tracing::{debug, error, info};
 use uuid::Uuid;
-use zurau_common::id::ControllerEpoch;
-use zurau_common::zk::controller::{
-    ActiveController, decode_controller_epoch, encode_cluster_id, encode_controller_epoch,
-};
-use zurau_common::zk::op::{Lifetime, MultiError, Node, Op};
+use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
+use zurau_common::zk::op::{MultiError, Node, Op};
 use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::znode::Znode;
 
-/// The office, and the version of `/controller_epoch` that every write of its holder checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Office {
-    pub(crate) epoch: ControllerEpoch,
-    pub(crate) epoch_version: i32,
-}
+use crate::claim::{self, Office};
 
 /// What one look at `/controller` found.
 enum Look {
@@ -79,10 +71,11 @@ async fn look(zookeeper: &ZooKeeper, identity: &ActiveController) -> Result<Look
         }
         return own_node(zookeeper, &node).await;
     }
-    let create =
-        Op::Create { path: Znode::Controller.path(), data: identity.encode(), lifetime: Lifetime::Ephemeral };
-    let (office, raise) = next_office(epoch.as_ref()).map_err(Failure::Other)?;
-    match zookeeper.multi(&[create, raise]).await {
+    let claim = claim::claim(epoch.as_ref(), identity)
+        .context("no controller can be elected; write the last epoch, a whole number, to /controller_epoch")
+        .inspect_err(|error| error!("{error:#}"));
+    let (office, ops) = claim.map_err(Failure::Other)?;
+    match zookeeper.multi(&ops).await {
         Ok(_) => Ok(Look::Won(office)),
         Err(MultiError::Failed { .. } | MultiError::Unknown) => Ok(Look::Again),
         Err(MultiError::SessionEnded) => Err(Failure::Session),
@@ -93,29 +86,12 @@ async fn look(zookeeper: &ZooKeeper, identity: &ActiveController) -> Result<Look
     }
 }
 
-fn next_office(epoch: Option<&Node>) -> anyhow::Result<(Office, Op)> {
-    let path = Znode::ControllerEpoch.path();
-    let Some(node) = epoch else {
-        let office = Office { epoch: ControllerEpoch(1), epoch_version: 0 };
-        let data = encode_controller_epoch(office.epoch);
-        return Ok((office, Op::Create { path, data, lifetime: Lifetime::Persistent }));
-    };
-    let before = decode_controller_epoch(&node.data)
-        .context("no controller can be elected; write the last epoch, a whole number, to /controller_epoch")
-        .inspect_err(|error| error!("{error:#}"))?;
-    let epoch = ControllerEpoch(before.0 + 1);
-    let office = Office { epoch, epoch_version: node.version + 1 };
-    Ok((office, Op::SetData { path, data: encode_controller_epoch(epoch), version: Some(node.version) }))
-}
-
 /// The node is owned by this session: a claim whose answer was lost had succeeded (L2), if the epoch is of the same
 /// multi. Otherwise the node is given up and claimed anew.
 async fn own_node(zookeeper: &ZooKeeper, controller: &Node) -> Result<Look, Failure> {
     let epoch = zookeeper.get(&Znode::ControllerEpoch.path()).await?;
-    if let Some(node) = epoch.filter(|node| node.mzxid == controller.czxid)
-        && let Ok(epoch) = decode_controller_epoch(&node.data)
-    {
-        return Ok(Look::Won(Office { epoch, epoch_version: node.version }));
+    if let Some(office) = epoch.and_then(|epoch| claim::claimed(&epoch, controller)) {
+        return Ok(Look::Won(office));
     }
     // Whatever becomes of it: the next look tells.
     let _ = zookeeper.multi(&[Op::Delete { path: Znode::Controller.path(), version: None }]).await;

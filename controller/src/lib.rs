@@ -2,6 +2,7 @@
 //! ([`machine::Machine`]: events in, actions out) and a shell that talks to ZooKeeper and to brokers.
 
 pub mod action;
+mod claim;
 mod cluster;
 mod complaints;
 mod election;
@@ -39,6 +40,15 @@ mod runtime;
 mod standby;
 mod story;
 mod watches;
+
+/// The pure cores beside the machine, for the model of the `tests` crate. No part of the controller's interface.
+#[doc(hidden)]
+pub mod cores {
+    pub use crate::claim::{Office, claim, claimed};
+    pub use crate::mirror::{Mirror, Reading, broker_paths, partition_paths};
+    pub use crate::multi::{operations, zxid_of};
+    pub use crate::queue::{BrokerQueue, MetadataChanges, Outgoing};
+}
 
 pub use messages::LOG_END_QUERY;
 pub use process::{Controller, run};

@@ -10,11 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicPartition};
+use zurau_common::rule::{Rule, holds};
 
-use crate::action::{Action, LiveBroker, Note, PartitionMetadata, Write};
+use crate::action::{Action, LiveBroker, Note, PartitionMetadata, Reason, Write};
 use crate::cluster::Cluster;
 use crate::event::{Event, Fact, Millis, Subject, WriteId, WriteOutcome};
-use crate::office::Deadline;
+use crate::office::{Deadline, Office};
 use crate::pending::Pending;
 use crate::requests::Requests;
 
@@ -285,7 +286,8 @@ impl Machine {
     fn begin(&mut self) {
         let states = self.cluster.partitions.values().filter_map(|partition| partition.state.value());
         let highest = states.map(|state| state.controller_epoch).max();
-        if let Some(highest) = highest.filter(|highest| *highest >= self.epoch) {
+        let above = highest.filter(|highest| *highest >= self.epoch && holds(Rule::EpochAboveTree));
+        if let Some(highest) = above {
             self.phase = Phase::Raising;
             let epoch = ControllerEpoch(highest.0 + 1);
             self.issue(Write::RaiseControllerEpoch { epoch }, Pending::RaiseEpoch(epoch));
@@ -321,7 +323,7 @@ impl Machine {
     fn wait_for_brokers(&mut self) {
         let Phase::WaitingForBrokers { until } = self.phase else { return };
         let (registered, named) = self.count_brokers();
-        if 2 * registered < named && self.now < until {
+        if 2 * registered < named && self.now < until && holds(Rule::WaitForBrokers) {
             return;
         }
         self.phase = Phase::Active;
@@ -365,6 +367,12 @@ impl Machine {
                 self.actions.push(Action::Note(Note::BrokerUp { broker: id, broker_epoch }));
             }
             self.cluster.mark_broker(id);
+            if live.is_some() && !holds(Rule::FollowerBouncesFreely) {
+                let hosted: Vec<TopicPartition> = self.cluster.hosted_by(id).cloned().collect();
+                for tp in hosted {
+                    self.partition_mut(&tp).work.office = Office::Vacant(Reason::BrokerRestarted);
+                }
+            }
         }
         let live_brokers = self.cluster.brokers.iter().filter_map(|(id, broker)| {
             let live = broker.live()?;

@@ -3,7 +3,7 @@
 //! A read and a write of the same partition may overtake each other on their way to the machine. So what a read says
 //! about a subject that was written meanwhile is dropped, and read once more.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_common::id::{BrokerId, TopicId, TopicName, TopicPartition};
 use zurau_common::zk::op::Node;
@@ -14,7 +14,7 @@ use crate::event::{Fact, Subject};
 use crate::facts::fact_of;
 
 /// What a write may change, as far as reads of it must be set aside meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Topic(TopicName),
     TopicId(TopicId),
@@ -68,7 +68,7 @@ struct Stamp {
 
 /// What is to be read next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub enum Reading {
     /// The whole tree.
     All,
     Some {
@@ -79,29 +79,29 @@ pub(crate) enum Reading {
 }
 
 /// See the module's text.
-#[derive(Debug, Default)]
-pub(crate) struct Mirror {
+#[derive(Debug, Clone, Default)]
+pub struct Mirror {
     known: BTreeMap<String, Stamp>,
     dirty: BTreeSet<String>,
     subjects: BTreeSet<Subject>,
     read_all: bool,
     reading: bool,
-    being_written: HashMap<Key, usize>,
-    written_while_reading: HashSet<Key>,
+    being_written: BTreeMap<Key, usize>,
+    written_while_reading: BTreeSet<Key>,
     /// Read in vain, because a write was in flight: what to read once it has ended.
-    set_aside: HashMap<Key, BTreeSet<String>>,
+    set_aside: BTreeMap<Key, BTreeSet<String>>,
 }
 
 impl Mirror {
     /// The watches were set anew.
-    pub(crate) fn read_everything(&mut self) {
+    pub fn read_everything(&mut self) {
         self.read_all = true;
         self.dirty.clear();
         self.set_aside.clear();
     }
 
     /// A newer reset than the reading under way.
-    pub(crate) fn must_read_everything(&self) -> bool {
+    pub fn must_read_everything(&self) -> bool {
         self.read_all
     }
 
@@ -114,7 +114,7 @@ impl Mirror {
         self.reading
     }
 
-    pub(crate) fn mark(&mut self, paths: impl IntoIterator<Item = String>) {
+    pub fn mark(&mut self, paths: impl IntoIterator<Item = String>) {
         for path in paths {
             if let Some(Znode::Broker(id) | Znode::Endpoints(id) | Znode::BrokerEpoch(id)) =
                 Znode::parse(&path)
@@ -126,17 +126,17 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn ask(&mut self, subject: Subject) {
+    pub fn ask(&mut self, subject: Subject) {
         self.subjects.insert(subject);
     }
 
-    pub(crate) fn write_began(&mut self, write: &Write) {
+    pub fn write_began(&mut self, write: &Write) {
         for key in Key::all_of(write) {
             *self.being_written.entry(key).or_default() += 1;
         }
     }
 
-    pub(crate) fn write_ended(&mut self, write: &Write) {
+    pub fn write_ended(&mut self, write: &Write) {
         for key in Key::all_of(write) {
             if let Some(count) = self.being_written.get_mut(&key) {
                 *count -= 1;
@@ -152,7 +152,7 @@ impl Mirror {
     }
 
     /// The next thing to read, one at a time; [`Self::told`] ends it.
-    pub(crate) fn next(&mut self) -> Option<Reading> {
+    pub fn next(&mut self) -> Option<Reading> {
         if self.reading || (!self.read_all && self.dirty.is_empty() && self.subjects.is_empty()) {
             return None;
         }
@@ -167,7 +167,7 @@ impl Mirror {
     }
 
     /// The read failed; what it was for is still to be read.
-    pub(crate) fn failed(&mut self, reading: Reading) {
+    pub fn failed(&mut self, reading: Reading) {
         self.reading = false;
         match reading {
             Reading::All => self.read_everything(),
@@ -179,14 +179,14 @@ impl Mirror {
     }
 
     /// What was read, as facts about what changed. A whole reading tells of everything it did not find, too.
-    pub(crate) fn told(&mut self, reading: &Reading, found: Vec<(String, Option<Node>)>) -> Vec<Fact> {
+    pub fn told(&mut self, reading: &Reading, found: Vec<(String, Option<Node>)>) -> Vec<Fact> {
         self.reading = false;
         let mut facts = Vec::new();
         let forced: &BTreeSet<Subject> = match reading {
             Reading::All => &BTreeSet::new(),
             Reading::Some { subjects, .. } => subjects,
         };
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         for (path, node) in found {
             let Some(znode) = Znode::parse(&path) else { continue };
             if *reading == Reading::All {
@@ -234,7 +234,7 @@ impl Mirror {
     }
 
     /// Known paths of the topics that a reading is about, so that what vanished is noticed.
-    pub(crate) fn known_of(&self, reading: &Reading) -> Vec<String> {
+    pub fn known_of(&self, reading: &Reading) -> Vec<String> {
         let Reading::Some { subjects, .. } = reading else { return Vec::new() };
         let mut paths = Vec::new();
         for subject in subjects {
@@ -250,12 +250,12 @@ impl Mirror {
 }
 
 /// The three znodes of a broker are read together: they change together.
-pub(crate) fn broker_paths(id: BrokerId) -> [String; 3] {
+pub fn broker_paths(id: BrokerId) -> [String; 3] {
     [Znode::Broker(id).path(), Znode::Endpoints(id).path(), Znode::BrokerEpoch(id).path()]
 }
 
 /// Every znode of a partition.
-pub(crate) fn partition_paths(tp: &TopicPartition) -> Vec<String> {
+pub fn partition_paths(tp: &TopicPartition) -> Vec<String> {
     let tp = || tp.clone();
     [
         Znode::Partition(tp()),

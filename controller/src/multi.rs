@@ -2,6 +2,7 @@
 //! that an old controller decided is stored after a newer one took office (CTL-01).
 
 use zurau_common::id::TopicPartition;
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::controller::encode_controller_epoch;
 use zurau_common::zk::fence::build;
 use zurau_common::zk::isr::encode_ids;
@@ -13,8 +14,11 @@ use crate::action::{PartitionChange, PartitionExtra, Write};
 
 /// The multi of a write. `epoch_version`: data version of `/controller_epoch`. `None` for [`Write::RemoveTopic`], which
 /// takes several multis.
-pub(crate) fn operations(write: &Write, epoch_version: i32) -> Option<Vec<Op>> {
-    let mut ops = vec![Op::CheckVersion { path: Znode::ControllerEpoch.path(), version: epoch_version }];
+pub fn operations(write: &Write, epoch_version: i32) -> Option<Vec<Op>> {
+    let mut ops = Vec::new();
+    if holds(Rule::ControllerEpoch) {
+        ops.push(Op::CheckVersion { path: Znode::ControllerEpoch.path(), version: epoch_version });
+    }
     match write {
         Write::Partition(change) => {
             let PartitionChange { fence, write, extra } = &**change;
@@ -63,7 +67,7 @@ pub(crate) fn operations(write: &Write, epoch_version: i32) -> Option<Vec<Op>> {
 }
 
 /// The zxid of a stored multi, if one of its answers carries it.
-pub(crate) fn zxid_of(results: &[OpResult]) -> Option<i64> {
+pub fn zxid_of(results: &[OpResult]) -> Option<i64> {
     results.iter().find_map(|result| match result {
         OpResult::Set { mzxid, .. } => Some(*mzxid),
         OpResult::Checked | OpResult::Created | OpResult::Deleted => None,
@@ -85,7 +89,9 @@ fn extra_operations(tp: &TopicPartition, extra: &PartitionExtra) -> Vec<Op> {
         ops.push(put(&Znode::Replicas(tp.clone()), encode_ids(ids), *version));
     }
     if let Some(version) = extra.remove_wanted {
-        ops.push(delete(&Znode::Reassignment(tp.clone()), version));
+        let path = Znode::Reassignment(tp.clone()).path();
+        let version = holds(Rule::WishAtItsVersion).then_some(version);
+        ops.push(Op::Delete { path, version });
     }
     if let Some((ids, version)) = &extra.leaving {
         let znode = Znode::Leaving(tp.clone());

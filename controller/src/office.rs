@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition};
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::state::PartitionState;
 
 use crate::action::{PartitionMetadata, Reason};
@@ -94,6 +95,9 @@ impl Work {
     }
 
     pub(crate) fn refuse(&mut self, broker: BrokerId, registration: BrokerEpoch, now: Millis) {
+        if !holds(Rule::RefusalIsRemembered) {
+            return;
+        }
         let before = self.refusals.get(&broker).filter(|refusal| refusal.registration == registration);
         let delay = before.map_or(RETRY_FIRST, |refusal| (refusal.delay * 2).min(RETRY_MAX));
         self.refusals.insert(broker, Refusal { registration, retry_at: now.plus(delay), delay });
@@ -142,7 +146,7 @@ pub(crate) fn look(cluster: &Cluster, partition: &Partition, confirmed: bool, no
             Finding::Now(Office::Vacant(Reason::BrokerGone))
         }
         (Office::Awaited { registration, .. } | Office::Held { registration }, Some(live))
-            if live.epoch != registration =>
+            if live.epoch != registration && holds(Rule::BounceIsSeen) =>
         {
             Finding::Now(Office::Vacant(Reason::BrokerRestarted))
         }
@@ -155,8 +159,8 @@ pub(crate) fn look(cluster: &Cluster, partition: &Partition, confirmed: bool, no
             (Some(_), _) => Finding::Unchanged,
             // The own record's zxid is not known yet: wait for it to be read.
             (None, _) if state.mzxid.is_none() => Finding::Unchanged,
-            (None, false) => Finding::Confirm(leader),
-            (None, true) => Finding::Resigned(leader, registration),
+            (None, false) if holds(Rule::BrokerBeforeResignation) => Finding::Confirm(leader),
+            (None, _) => Finding::Resigned(leader, registration),
         },
     }
 }

@@ -3,6 +3,7 @@
 use zurau_common::assignment::{difference, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, TopicId, TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::fence::{Expected, partition_epoch_after};
 
 use crate::action::{Action, Note, PartitionExtra, Reason, StopReplica};
@@ -106,7 +107,9 @@ impl Machine {
                 partition.work.office = Office::Vacant(Reason::Refused);
             }
             // Its log of this topic id is not empty (N4): whatever happened, records exist.
-            Rejection::IneligibleReplica if !started => partition.work.had_records = true,
+            Rejection::IneligibleReplica if !started && holds(Rule::RecordsMeanStarted) => {
+                partition.work.had_records = true
+            }
             // The ground of the election moved, or the broker failed to lead: look again, take another.
             _ => {
                 partition.work.refuse(broker, registration, now);

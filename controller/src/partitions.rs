@@ -2,6 +2,7 @@
 
 use zurau_common::assignment::{difference, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition};
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::fence::{Expected, Fence, PartitionWrite};
 use zurau_common::zk::state::PartitionState;
 
@@ -43,7 +44,7 @@ impl Machine {
             let unreadable_state = matches!(partition.state, Read::Bad { .. });
             if !started && begun {
                 self.mark_started(tp);
-            } else if started && !readable || unreadable_state {
+            } else if started && !readable && holds(Rule::StartedStaysStarted) || unreadable_state {
                 // An error: no start, no election, no stop. A serving leader goes on (F7).
                 self.refuse_proposals(tp);
             } else if partition.state.is_absent() {
@@ -182,9 +183,13 @@ impl Machine {
         let partition = &self.cluster.partitions[tp];
         let Some(state) = partition.state.value() else { return };
         let assigned = partition.replicas.value().map_or(&[][..], Vec::as_slice);
-        let target = self.target_of(partition).unwrap_or(&state.target);
+        let target = self.target_of(partition);
+        if target.is_none() && !holds(Rule::TargetStandsIn) {
+            return;
+        }
+        let target = target.unwrap_or(&state.target);
         let fitness = |id| self.fitness(partition, id);
-        let choice = if started {
+        let choice = if started && (!partition.isr.is_absent() || holds(Rule::StartedStaysStarted)) {
             let candidates = Candidates { target, assigned, isr: partition.isr(), elr: partition.elr() };
             election::elect(&candidates, self.now, fitness)
         } else {
@@ -420,6 +425,7 @@ impl Machine {
         let mut extra = next.extra;
         if extra.leaving.is_none()
             && let Some(leaving) = partition.leaving.value()
+            && holds(Rule::HostsDoNotLeave)
         {
             // A host of this epoch must not be told later to delete its copy (N5).
             let rest = difference(leaving, &next.hosts);
@@ -427,9 +433,12 @@ impl Machine {
                 extra.leaving = Some((rest, partition.leaving.version()));
             }
         }
-        let epoch = stored.max(floor).next();
+        let mut epoch = stored.max(floor).next();
+        if next.reason == Reason::Reassignment && !holds(Rule::MoveIsAnEpoch) {
+            epoch = stored;
+        }
         let mut state = PartitionState::new(next.leader, epoch, self.epoch, next.hosts, next.target);
-        state.recovery = next.recovery;
+        state.recovery = next.recovery && holds(Rule::RecoveryIsRecorded);
         state.reason = Some(next.reason.words().into());
         let write = PartitionWrite {
             state: Some(state),
@@ -482,7 +491,8 @@ impl Machine {
         let Some((topic_id, _)) = self.standing(tp) else { return };
         let leader_epoch = state.leader_epoch;
         // Only who is no host of the current epoch (N5).
-        let due: Vec<(BrokerId, BrokerEpoch)> = difference(leaving, &state.replicas)
+        let hosts = if holds(Rule::HostsDoNotLeave) { &state.replicas[..] } else { &[] };
+        let due: Vec<(BrokerId, BrokerEpoch)> = difference(leaving, hosts)
             .into_iter()
             .filter(|id| !partition.work.left.contains(id))
             .filter_map(|id| Some((id, self.cluster.live(id)?.epoch)))

@@ -3,6 +3,7 @@
 use zurau_common::assignment::{difference, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition};
 use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::rule::{Rule, holds};
 
 use crate::action::{Action, PartitionMetadata};
 use crate::cluster::Partition;
@@ -29,6 +30,7 @@ impl Machine {
     fn may_be_told(&self, partition: &Partition, broker: BrokerId, epoch: BrokerEpoch) -> bool {
         let Some(state) = partition.state.value() else { return false };
         state.leader != broker
+            || !holds(Rule::EpochLedOnce)
             || match partition.work.office {
                 Office::Awaited { registration, .. } | Office::Held { registration } => registration == epoch,
                 Office::Unjudged | Office::Vacant(_) => false,
@@ -43,7 +45,7 @@ impl Machine {
         let is_live = |id| self.cluster.live(id).is_some();
         let (isr, partition_epoch) = match &partition.isr {
             // The leader creates it with the live hosts.
-            Read::Absent if !started => {
+            Read::Absent if !started || !holds(Rule::StartedStaysStarted) => {
                 (isr_to_take_over(state.leader, &state.replicas, is_live), PartitionEpoch::CREATE)
             }
             Read::Value(isr) if office::is_held(partition) => {
@@ -70,7 +72,7 @@ impl Machine {
             replicas: state.replicas.clone(),
             adding_replicas: adding,
             removing_replicas: removing,
-            is_new: !started && partition.isr.is_absent(),
+            is_new: partition.isr.is_absent() && (!started || !holds(Rule::StartedStaysStarted)),
             recovery: state.recovery,
             state_version,
             elr: match &partition.elr {

@@ -13,11 +13,11 @@ use crate::action::{PartitionMetadata, StopReplica};
 /// Most partitions of one incremental request.
 const PARTITIONS_MAX: usize = 5_000;
 
-pub(crate) type MetadataChanges = BTreeMap<TopicPartition, Option<PartitionMetadata>>;
+pub type MetadataChanges = BTreeMap<TopicPartition, Option<PartitionMetadata>>;
 
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outgoing {
+pub enum Outgoing {
     StopReplicas(Vec<StopReplica>),
     LeaderAndIsr {
         full: bool,
@@ -31,8 +31,8 @@ pub(crate) enum Outgoing {
 }
 
 /// See the module's text.
-#[derive(Debug)]
-pub(crate) struct BrokerQueue {
+#[derive(Debug, Clone)]
+pub struct BrokerQueue {
     stops: BTreeMap<(TopicPartition, TopicId), StopReplica>,
     leader_and_isr: BTreeMap<TopicPartition, LeaderAndIsr>,
     /// The records are a full request, even if there are none.
@@ -45,7 +45,7 @@ pub(crate) struct BrokerQueue {
 
 impl BrokerQueue {
     /// Of a broker that has been told nothing.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             stops: BTreeMap::new(),
             leader_and_isr: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl BrokerQueue {
     /// A broker that shall delete its copy is no host any more: an older record that still waits would make the copy
     /// again, after the stop. A full request keeps it, because it goes before the stop, and sets aside what it does not
     /// name.
-    pub(crate) fn stop(&mut self, stop: StopReplica) {
+    pub fn stop(&mut self, stop: StopReplica) {
         let outdated = self.leader_and_isr.get(&stop.partition).is_some_and(|record| ends(&stop, record));
         if outdated && !self.full {
             self.leader_and_isr.remove(&stop.partition);
@@ -78,33 +78,33 @@ impl BrokerQueue {
     }
 
     /// A record that supersedes what waits about its partition.
-    pub(crate) fn tell(&mut self, record: LeaderAndIsr) {
+    pub fn tell(&mut self, record: LeaderAndIsr) {
         self.leader_and_isr.insert(record.partition.clone(), record);
     }
 
-    pub(crate) fn tell_everything(&mut self, records: Vec<LeaderAndIsr>) {
+    pub fn tell_everything(&mut self, records: Vec<LeaderAndIsr>) {
         self.full = true;
         self.leader_and_isr = records.into_iter().map(|record| (record.partition.clone(), record)).collect();
     }
 
-    pub(crate) fn publish(&mut self, changes: &[(TopicPartition, Option<PartitionMetadata>)]) {
+    pub fn publish(&mut self, changes: &[(TopicPartition, Option<PartitionMetadata>)]) {
         if !self.full_metadata {
             self.metadata.extend(changes.iter().cloned());
         }
     }
 
-    pub(crate) fn brokers_changed(&mut self) {
+    pub fn brokers_changed(&mut self) {
         self.brokers_changed = true;
     }
 
-    pub(crate) fn ask_log_end(&mut self, partition: TopicPartition) {
+    pub fn ask_log_end(&mut self, partition: TopicPartition) {
         self.log_ends.insert(partition);
     }
 
     /// Takes the next request. The full one goes first: it names also what the broker shall delete, and must not
     /// bring it back. Copies of ended incarnations go before their successors are made, roles before what clients hear
     /// of them.
-    pub(crate) fn next(&mut self) -> Option<Outgoing> {
+    pub fn next(&mut self) -> Option<Outgoing> {
         if self.full {
             self.full = false;
             let partitions = std::mem::take(&mut self.leader_and_isr).into_values().collect();
@@ -138,7 +138,7 @@ impl BrokerQueue {
     }
 
     /// A request that was not answered: to be sent again, as far as nothing newer waits.
-    pub(crate) fn put_back(&mut self, request: Outgoing) {
+    pub fn put_back(&mut self, request: Outgoing) {
         match request {
             Outgoing::StopReplicas(stops) => stops.into_iter().for_each(|stop| {
                 self.stops.entry((stop.partition.clone(), stop.topic_id)).or_insert(stop);

@@ -3,6 +3,7 @@
 
 use zurau_common::assignment::{difference, same_set, union};
 use zurau_common::id::BrokerId;
+use zurau_common::rule::{Rule, holds};
 
 /// What a step is derived from. The partition is started and its leader serves.
 #[derive(Debug, Clone)]
@@ -36,6 +37,12 @@ impl Move<'_> {
     /// Hosts only grow before the completing write (N8).
     pub(crate) fn hosts(&self) -> Vec<BrokerId> {
         let assigned = self.assigned.unwrap_or_default();
+        if !holds(Rule::HostsOnlyGrow) {
+            return union(self.target, assigned);
+        }
+        if !holds(Rule::ElrIsHosted) {
+            return union(&union(self.target, assigned), self.isr);
+        }
         [assigned, self.isr, self.elr, self.state_hosts]
             .iter()
             .fold(self.target.to_vec(), |all, list| union(&all, list))

@@ -15,7 +15,8 @@ use zurau_common::zk::controller::ActiveController;
 use zurau_common::zk::watch::{TreeEvent, TreeWatch};
 use zurau_common::zk::znode::Znode;
 
-use crate::leadership::{Office, claim};
+use crate::claim::Office;
+use crate::leadership::claim;
 use crate::mirror::{Mirror, Reading};
 use crate::runtime::{Ended, Input, Runtime};
 

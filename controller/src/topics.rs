@@ -1,6 +1,7 @@
 //! What a topic needs next: an id, the entry of its id, partitions marked as started, its end. One write at a time.
 
 use zurau_common::id::{TopicId, TopicName};
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::topic::TopicIdEntry;
 
 use crate::action::{Action, Note, Write};
@@ -77,17 +78,20 @@ impl Machine {
         self.issue(write, Pending::Topic { topic: name.clone(), change });
     }
 
+    fn draw_id(&mut self, name: &TopicName, version: i32) {
+        self.topic_problem(name, None);
+        let topic_id = self.draw_topic_id();
+        let entry = Some(TopicIdEntry::new(name.clone()));
+        let write = Write::NameTopic { topic: name.clone(), version, topic_id, entry: entry.clone() };
+        self.change_topic(name, write, TopicChange::Named { topic_id, entry, version });
+    }
+
     /// The node is empty. A new id is drawn only when no partition has `state`; else the id is put back (N3).
     fn name_topic(&mut self, name: &TopicName, version: i32, ids: &[TopicId], fresh: bool) {
         let has_state = self.cluster.partitions_of(name).any(|(_, partition)| !partition.state.is_absent());
         match (has_state, ids) {
-            (false, []) => {
-                self.topic_problem(name, None);
-                let topic_id = self.draw_topic_id();
-                let entry = Some(TopicIdEntry::new(name.clone()));
-                let write = Write::NameTopic { topic: name.clone(), version, topic_id, entry: entry.clone() };
-                self.change_topic(name, write, TopicChange::Named { topic_id, entry, version });
-            }
+            (false, []) => self.draw_id(name, version),
+            (true, _) if !holds(Rule::IdIsPutBack) => self.draw_id(name, version),
             // An earlier incarnation ends before the name gets another id.
             (false, [stale, ..]) => self.remove_entry(name, *stale),
             // What is remembered of a partition under writing is not what stands there; its outcome comes.

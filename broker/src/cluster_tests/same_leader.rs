@@ -10,7 +10,8 @@ use zurau_common::zk::isr::StoredIsr;
 
 use super::world::World;
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::partition::{Accepted, Acks, Append, TakeOver};
+use crate::partition::{Accepted, Acks, Append};
+use crate::replica::take_over::TakeOver;
 
 const ENOUGH: Duration = Duration::from_secs(20);
 

@@ -7,18 +7,19 @@ use std::sync::Arc;
 use kafka_protocol::messages::leader_and_isr_response::{LeaderAndIsrPartitionError, LeaderAndIsrTopicError};
 use kafka_protocol::messages::{LeaderAndIsrRequest, LeaderAndIsrResponse};
 use tracing::{debug, error, info, warn};
-use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
+use zurau_common::id::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{
     TAG_HIGHEST_KNOWN_EPOCH, TaggedFields, leader_and_isr_header, leader_and_isr_partitions, put_i32,
 };
-use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::znode::Znode;
 
 use crate::context::BrokerContext;
 use crate::partition::{Accepted, Partition};
 use crate::take_over::{Candidate, take_over};
+
+use super::rules::{Absent, judge_absent, stray};
 
 /// Partitions that one thread judges; judging writes to the disk.
 const PARTITIONS_PER_THREAD: usize = 64;
@@ -194,13 +195,18 @@ fn judge(context: &BrokerContext, order: LeaderAndIsr) -> Judged {
     {
         return Judged::InTheWay(Arc::clone(partition), order);
     }
-    let leads = order.leader == context.shared.own;
-    if found.is_none() && leads && order.partition_epoch != PartitionEpoch::CREATE {
-        error!(
-            partition = %id, leader_epoch = %order.leader_epoch,
-            "leadership is refused: this broker has no log of the partition, although the ISR exists (D4)"
-        );
-        return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
+    if found.is_none() {
+        match judge_absent(&order, context.shared.own) {
+            Absent::Create => {}
+            Absent::Nothing => return Judged::Done(reply(&order, Ok(()), LeaderEpoch::UNKNOWN)),
+            Absent::Refuse(rejection) => {
+                error!(
+                    partition = %id, leader_epoch = %order.leader_epoch,
+                    "leadership is refused: this broker has no log of the partition, although the ISR exists (D4)"
+                );
+                return Judged::Done(reply(&order, Err(rejection), LeaderEpoch::UNKNOWN));
+            }
+        }
     }
     let may_be_out_of_reach = !order.is_new && !order.adding_replicas.contains(&context.shared.own);
     if found.is_none() && may_be_out_of_reach && context.partitions.has_offline_directory() {
@@ -280,14 +286,8 @@ async fn set_strays_aside(context: Arc<BrokerContext>, named: HashSet<TopicParti
         let paths =
             [Znode::TopicIdEntry(partition.topic_id()).path(), Znode::State(partition.id().clone()).path()];
         let Ok(nodes) = zookeeper.get_many(&paths).await else { return };
-        let why = match &nodes[..] {
-            [None, _] => "its topic is gone",
-            [Some(_), Some(state)] => match PartitionState::decode(&state.data) {
-                Ok(state) if !state.replicas.contains(&context.shared.own) => "this broker is no host of it",
-                _ => continue,
-            },
-            _ => continue,
-        };
+        let [entry, state] = &nodes[..] else { return };
+        let Some(why) = stray(entry.as_ref(), state.as_ref(), context.shared.own) else { continue };
         if partition.leader_epoch().is_some() {
             // An order for it came meanwhile.
             continue;

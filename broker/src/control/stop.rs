@@ -6,12 +6,14 @@ use std::sync::Arc;
 use kafka_protocol::messages::stop_replica_response::StopReplicaPartitionError;
 use kafka_protocol::messages::{StopReplicaRequest, StopReplicaResponse};
 use tracing::{error, info, warn};
-use zurau_common::id::{LeaderEpoch, TopicId};
+use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{TAG_TOPIC_ID, get_topic_id, to_wire_topic};
 
 use crate::context::BrokerContext;
 use crate::partition::Partition;
+
+use super::rules::{Stop, StopOrder};
 
 pub(super) async fn carry_out(
     context: &Arc<BrokerContext>,
@@ -40,7 +42,8 @@ fn stop_all(context: &BrokerContext, request: &StopReplicaRequest) -> StopReplic
                 // Nothing of it is here: it is stopped, and deleted.
                 None => Ok(()),
                 Some(partition) => {
-                    let order = (topic_id, LeaderEpoch(state.leader_epoch), state.delete_partition);
+                    let leader_epoch = LeaderEpoch(state.leader_epoch);
+                    let order = StopOrder { topic_id, leader_epoch, delete: state.delete_partition };
                     stop(context, &partition, order)
                 }
             };
@@ -55,27 +58,24 @@ fn stop_all(context: &BrokerContext, request: &StopReplicaRequest) -> StopReplic
     StopReplicaResponse::default().with_partition_errors(errors)
 }
 
-fn stop(
-    context: &BrokerContext,
-    partition: &Arc<Partition>,
-    (topic_id, leader_epoch, delete): (Option<TopicId>, LeaderEpoch, bool),
-) -> Result<(), Rejection> {
-    if topic_id.is_some_and(|topic_id| topic_id != partition.topic_id()) {
-        info!(
-            partition = %partition.id(), held = %partition.topic_id(), asked = ?topic_id,
-            "the replica that shall stop is of another incarnation than the one here, which stays"
-        );
-        return Ok(());
-    }
-    if delete && (topic_id.is_none() || !partition.may_delete(leader_epoch)) {
-        warn!(
-            partition = %partition.id(), %leader_epoch, known = ?partition.leader_epoch(), ?topic_id,
-            "an order to delete the replica is refused"
-        );
-        return Err(Rejection::FencedLeaderEpoch);
-    }
-    if !delete && partition.leader_epoch().is_some_and(|known| leader_epoch < known) {
-        return Err(Rejection::FencedLeaderEpoch);
+fn stop(context: &BrokerContext, partition: &Arc<Partition>, order: StopOrder) -> Result<(), Rejection> {
+    let StopOrder { topic_id, leader_epoch, delete } = order;
+    match partition.judge_stop(order) {
+        Stop::Nothing => {
+            info!(
+                partition = %partition.id(), held = %partition.topic_id(), asked = ?topic_id,
+                "the replica that shall stop is of another incarnation than the one here, which stays"
+            );
+            return Ok(());
+        }
+        Stop::Refuse(rejection) => {
+            warn!(
+                partition = %partition.id(), %leader_epoch, delete, known = ?partition.leader_epoch(), ?topic_id,
+                "an order to stop the replica is refused"
+            );
+            return Err(rejection);
+        }
+        Stop::Stop | Stop::Delete => {}
     }
     info!(partition = %partition.id(), %leader_epoch, delete, "the replica stops");
     context.control.fetchers.remove([partition.id()]);

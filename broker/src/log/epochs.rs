@@ -26,41 +26,41 @@ impl EpochEnd {
 
 /// The epoch history of one log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeaderEpochs {
+pub struct LeaderEpochs {
     entries: Vec<EpochEntry>,
 }
 
 impl LeaderEpochs {
-    pub(crate) fn entries(&self) -> &[EpochEntry] {
+    pub fn entries(&self) -> &[EpochEntry] {
         &self.entries
     }
 
-    pub(crate) fn latest(&self) -> Option<EpochEntry> {
+    pub fn latest(&self) -> Option<EpochEntry> {
         self.entries.last().copied()
     }
 
     /// Records that `leader_epoch` starts at `start_offset`; older entries that contradict it go. Returns whether
-    /// anything changed. An epoch that is the latest already keeps its (smaller) start.
-    pub(crate) fn assign(&mut self, leader_epoch: i32, start_offset: i64) -> bool {
+    /// anything changed. An epoch that is the latest already, or is again without the entries that go, keeps its (smaller)
+    /// start.
+    pub fn assign(&mut self, leader_epoch: i32, start_offset: i64) -> bool {
         assert!(leader_epoch >= 0 && start_offset >= 0, "epoch {leader_epoch} at offset {start_offset}");
-        if let Some(latest) = self.latest()
-            && latest.leader_epoch == leader_epoch
-            && latest.start_offset <= start_offset
-        {
-            return false;
-        }
+        let mut changed = false;
         while let Some(last) = self.latest() {
+            if last.leader_epoch == leader_epoch && last.start_offset <= start_offset {
+                return changed;
+            }
             if last.leader_epoch < leader_epoch && last.start_offset < start_offset {
                 break;
             }
             self.entries.pop();
+            changed = true;
         }
         self.entries.push(EpochEntry { leader_epoch, start_offset });
         true
     }
 
     /// As [`LeaderEpochs::assign`]; returns the history before the change, so that a failed write can be undone.
-    pub(crate) fn clone_if_changed(&mut self, leader_epoch: i32, start_offset: i64) -> Option<Self> {
+    pub fn clone_if_changed(&mut self, leader_epoch: i32, start_offset: i64) -> Option<Self> {
         let unchanged = self
             .latest()
             .is_some_and(|latest| latest.leader_epoch == leader_epoch && latest.start_offset <= start_offset);
@@ -74,7 +74,7 @@ impl LeaderEpochs {
 
     /// Kafka 3.x semantics: the largest known epoch not above `asked` and where the next one begins; below the
     /// oldest entry the asked epoch and the oldest's start; above the latest, or without history, undefined.
-    pub(crate) fn end_offset_for(&self, asked: i32, log_end_offset: i64) -> EpochEnd {
+    pub fn end_offset_for(&self, asked: i32, log_end_offset: i64) -> EpochEnd {
         let above = self.entries.partition_point(|entry| entry.leader_epoch <= asked);
         match (above.checked_sub(1).map(|floor| self.entries[floor]), self.entries.get(above)) {
             _ if asked < 0 => EpochEnd::UNDEFINED,
@@ -90,13 +90,13 @@ impl LeaderEpochs {
     }
 
     /// The epoch under which the record at `offset` was written.
-    pub(crate) fn epoch_at(&self, offset: i64) -> Option<i32> {
+    pub fn epoch_at(&self, offset: i64) -> Option<i32> {
         let after = self.entries.partition_point(|entry| entry.start_offset <= offset);
         after.checked_sub(1).map(|index| self.entries[index].leader_epoch)
     }
 
     /// Drops entries that start at or after `end_offset`. Returns whether anything changed.
-    pub(crate) fn truncate_from_end(&mut self, end_offset: i64) -> bool {
+    pub fn truncate_from_end(&mut self, end_offset: i64) -> bool {
         let keep = self.entries.partition_point(|entry| entry.start_offset < end_offset);
         let changed = keep < self.entries.len();
         self.entries.truncate(keep);
@@ -104,7 +104,7 @@ impl LeaderEpochs {
     }
 
     /// Drops entries wholly below `start_offset`; the one that covers it now starts there.
-    pub(crate) fn truncate_from_start(&mut self, start_offset: i64) -> bool {
+    pub fn truncate_from_start(&mut self, start_offset: i64) -> bool {
         let after = self.entries.partition_point(|entry| entry.start_offset <= start_offset);
         let Some(covering) = after.checked_sub(1) else { return false };
         if covering == 0 && self.entries[0].start_offset == start_offset {
@@ -115,17 +115,17 @@ impl LeaderEpochs {
         true
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.entries.clear();
     }
 
     /// Text of `leader-epoch-checkpoint`.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         checkpoint::encode(self.entries.iter().map(|e| format!("{} {}", e.leader_epoch, e.start_offset)))
     }
 
     /// Reads `leader-epoch-checkpoint`; anything doubtful is an error, and the history is then rebuilt (LOG-06).
-    pub(crate) fn decode(text: &[u8]) -> Result<Self, CheckpointError> {
+    pub fn decode(text: &[u8]) -> Result<Self, CheckpointError> {
         let mut epochs = Self::default();
         for line in checkpoint::decode(text)? {
             let parsed = line.split_once(' ').and_then(|(epoch, offset)| {
@@ -181,13 +181,16 @@ mod tests {
     fn assign_removes_what_it_contradicts() {
         type History = &'static [(i32, i64)];
         //   before, assigned, after
-        let rows: [(History, (i32, i64), History); 6] = [
+        let rows: [(History, (i32, i64), History); 8] = [
             (&[], (0, 0), &[(0, 0)]),
             (&[(0, 0)], (0, 5), &[(0, 0)]),
             (&[(0, 0), (1, 5)], (2, 5), &[(0, 0), (2, 5)]), // HW-06: an epoch without records gives way
             (&[(0, 0), (4, 5)], (2, 7), &[(0, 0), (2, 7)]),
             (&[(0, 0), (1, 8)], (1, 6), &[(0, 0), (1, 6)]),
             (&[(3, 4)], (3, 0), &[(3, 0)]),
+            // Fetched under an older epoch than one that was begun here without records: the older one goes on.
+            (&[(0, 0), (1, 2)], (0, 2), &[(0, 0)]),
+            (&[(0, 0), (1, 5), (2, 7)], (1, 7), &[(0, 0), (1, 5)]),
         ];
         for (before, (epoch, start), after) in rows {
             let mut history = epochs(before);

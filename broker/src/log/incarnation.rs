@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
+use zurau_common::rule::{Rule, holds};
 
 use super::error::{StorageContext, StorageError};
 use super::files::{read_if_present, write_atomically};
@@ -44,7 +45,14 @@ impl Incarnation {
 
     /// Whether the directory holds everything that was in it under registration `id` (D1, without the sync check).
     pub fn is_complete_for(&self, id: i64, boot_id: &str) -> bool {
-        (self.id == id || self.next_id == id) && (self.clean || self.boot_id == boot_id)
+        let witnessed = self.clean || self.boot_id == boot_id || !holds(Rule::CompleteUnderBoot);
+        (self.id == id || self.next_id == id) && witnessed
+    }
+
+    /// Whether registration `id` was made by a process with this directory, under this boot (D12, F11).
+    pub fn made(&self, id: i64, boot_id: &str) -> bool {
+        let here = self.boot_id == boot_id || !holds(Rule::DirectoryOfMachine);
+        (self.id == id || self.next_id == id) && here
     }
 
     fn encode(&self) -> String {

@@ -55,7 +55,7 @@ pub use config::{LogConfig, Recompression};
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };
-pub use epochs::{EpochEnd, EpochEntry};
+pub use epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 pub use error::{AppendError, LogError, ReadError, RecordError, StorageError};
 pub use flush::FlushPlan;
 pub use incarnation::{Incarnation, current_boot_id};

@@ -13,7 +13,7 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{AppendError, AppendInfo, AppendOrigin, RecordError, Verification, VerificationGuard};
-use crate::replica::Role;
+use crate::replica::steps;
 
 /// What the producer wants to hear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,17 +281,8 @@ impl Partition {
 
     /// What is checked before anything is written.
     fn admit(&self, inner: &Inner, acks: Acks, leader_epoch: LeaderEpoch) -> Result<LeaderEpoch, Rejection> {
-        if let Role::Idle(Some(Rejection::KafkaStorageError)) = inner.replica.role() {
-            return Err(Rejection::KafkaStorageError);
-        }
-        let leader = inner.replica.leader_in(leader_epoch)?;
-        if !self.may_serve(leader) {
-            return Err(Rejection::NotLeaderOrFollower);
-        }
-        if acks == Acks::All && !leader.has_enough_in_sync() {
-            return Err(Rejection::NotEnoughReplicas);
-        }
-        Ok(leader.leader_epoch())
+        let acks_all = acks == Acks::All;
+        steps::admit_append(&inner.replica, leader_epoch, acks_all, |leader| self.may_serve(leader))
     }
 
     fn after_append(

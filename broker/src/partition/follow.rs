@@ -8,9 +8,8 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{AppendError, LogError, PartitionLog, StorageError};
-use crate::replica::follower::{
-    EpochEndOffset, FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision,
-};
+use crate::replica::follower::{FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision};
+use crate::replica::steps;
 
 /// How a fetcher goes on with a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,23 +25,7 @@ pub(crate) enum FetchStep {
 }
 
 fn position(inner: &Inner) -> Option<FetchPosition> {
-    let follower = inner.replica.follower()?;
-    let log = inner.log.as_ref()?;
-    Some(FetchPosition {
-        leader: follower.leader,
-        leader_epoch: follower.leader_epoch,
-        offset: log.log_end_offset(),
-        last_fetched_epoch: last_epoch(log),
-        log_start: log.log_start_offset(),
-    })
-}
-
-/// The epoch of the last record; an epoch that was begun without a record has been fetched from nobody.
-fn last_epoch(log: &PartitionLog) -> i32 {
-    if log.log_end_offset() == log.log_start_offset() {
-        return -1;
-    }
-    log.epoch_at(log.log_end_offset() - 1).unwrap_or(-1)
+    steps::fetch_position(&inner.replica, inner.log.as_ref()?)
 }
 
 impl Partition {
@@ -66,11 +49,8 @@ impl Partition {
             let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
             let records = if is_full { &nothing } else { records };
             let committed = log.high_watermark();
-            let own_end_of = |epoch| {
-                let end = log.end_offset_for_epoch(epoch);
-                EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset }
-            };
-            let applied = match Follower::decide(asked, current, outcome, own_end_of) {
+            let action = steps::decide_on_answer(&inner.replica, log, asked, outcome);
+            let applied = match action.unwrap_or(FollowerAction::Ignore) {
                 FollowerAction::Append { high_watermark, log_start } => {
                     append_fetched(log, records, (high_watermark, log_start), now_ms)
                 }
@@ -192,10 +172,7 @@ fn append_fetched(
     if !records.is_empty() {
         log.append_as_follower(records, now_ms)?;
     }
-    let high_watermark = high_watermark.min(log.log_end_offset());
-    if log.high_watermark() < high_watermark {
-        log.update_high_watermark(high_watermark);
-    }
+    steps::adopt_high_watermark(log, high_watermark);
     if log.log_start_offset() < leader_start && leader_start <= log.high_watermark() {
         log.advance_log_start_offset(leader_start)?;
     }

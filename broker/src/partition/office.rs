@@ -5,15 +5,18 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
-use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch};
+use zurau_common::id::{BrokerId, LeaderEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::isr::StoredIsr;
 
 use super::{Inner, Partition};
-use crate::replica::isr::Proposal;
+use crate::control::rules::{Stop, StopOrder, judge_stop};
+use crate::replica::Verdict;
 use crate::replica::leader::Office;
-use crate::replica::{LogFacts, Verdict};
+use crate::replica::steps::log_facts;
+use crate::replica::storing::{OpenProposal, StoredFacts};
+use crate::replica::take_over::TakeOver;
 use crate::shared::PartitionRequest;
 
 /// What became of an order.
@@ -29,30 +32,6 @@ pub(crate) enum Accepted {
     Refused { rejection: Rejection, highest_epoch: LeaderEpoch },
 }
 
-/// An office that waits for its take-over write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TakeOver {
-    pub(crate) epoch_start: i64,
-    /// min(`min.insync.replicas`, number of target replicas), which decides the ELR (F2).
-    pub(crate) min_in_sync: usize,
-}
-
-/// What a write on the partition has to check (coordination.md, section 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StoredFacts {
-    pub(crate) leader_epoch: LeaderEpoch,
-    pub(crate) state_version: i32,
-    pub(crate) partition_epoch: PartitionEpoch,
-}
-
-/// A proposal in flight, and what it was decided from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OpenProposal {
-    pub(crate) facts: StoredFacts,
-    pub(crate) stored: StoredIsr,
-    pub(crate) proposal: Proposal,
-}
-
 impl Partition {
     /// Judges an order and carries out what can be done at once. Writes to the disk: the epoch of a leader is
     /// recorded durably before it serves (F5).
@@ -64,11 +43,7 @@ impl Partition {
                     highest_epoch: LeaderEpoch::UNKNOWN,
                 };
             };
-            let facts = LogFacts {
-                latest_epoch: log.latest_epoch().map(LeaderEpoch),
-                is_empty: log.log_end_offset() == 0,
-            };
-            match inner.replica.judge(order, facts) {
+            match inner.replica.judge(order, log_facts(log)) {
                 Verdict::Known(outcome) => {
                     inner.replica.hear(order.controller_epoch);
                     Accepted::Known(outcome)
@@ -167,9 +142,9 @@ impl Partition {
         self.step(|inner, wakes| self.leave_roles(inner, wakes, None));
     }
 
-    /// Whether an order to delete this replica counts.
-    pub(crate) fn may_delete(&self, leader_epoch: LeaderEpoch) -> bool {
-        self.inner.lock().replica.may_delete(leader_epoch)
+    /// What a StopReplica means to this replica.
+    pub(crate) fn judge_stop(&self, order: StopOrder) -> Stop {
+        judge_stop(order, self.topic_id, &self.inner.lock().replica)
     }
 
     /// This broker has learnt that it does not lead in that epoch any more.
@@ -255,19 +230,16 @@ impl Partition {
                 self.leave_roles(inner, wakes, None);
                 return;
             }
-            if stored.partition_epoch == leader.isr().stored().partition_epoch {
-                // Nothing was stored: the same is not proposed again at once.
-                leader.refuse_proposal(self.shared.now_ms());
-            } else {
-                let (before, after) = (leader.isr().stored().isr.len(), stored.isr.len());
+            let (before, after) = (leader.isr().stored().isr.len(), stored.isr.len());
+            if stored.partition_epoch != leader.isr().stored().partition_epoch {
                 let metrics = &self.shared.metrics;
                 match after.cmp(&before) {
                     Ordering::Less => metrics.isr_shrinks.add(1),
                     Ordering::Greater => metrics.isr_expands.add(1),
                     Ordering::Equal => {}
                 }
-                leader.settle(stored.clone());
             }
+            leader.hear_stored(stored.clone(), self.shared.now_ms());
             info!(
                 partition = %self.id, %leader_epoch, partition_epoch = %stored.partition_epoch,
                 isr = ?stored.isr, elr = ?stored.elr, "ISR is stored"

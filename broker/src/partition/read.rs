@@ -6,13 +6,14 @@ use std::sync::Arc;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
 
-use super::{Inner, Partition, Wakes};
+use super::{Inner, Partition};
 use crate::fetch_waiter::FetchWaiter;
 use crate::log::inspect::InspectedProducer;
-use crate::log::{AbortedTransaction, EpochEnd, PartitionLog, ReadError, ReadPlan, StorageError};
+use crate::log::{AbortedTransaction, EpochEnd, ReadError, ReadPlan, StorageError};
 use crate::replica::leader::Leader;
 use crate::replica::progress::FollowerFetch;
 use crate::replica::selector::Readable;
+use crate::replica::steps::{self, LeaderRead};
 
 /// How far a consumer may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,24 @@ pub(crate) struct ReadRequest {
     /// Where a follower's log begins; −1 when the reader does not say.
     pub(crate) log_start: i64,
     pub(crate) reader: Reader,
+}
+
+impl ReadRequest {
+    fn as_step(&self, now_ms: u64) -> LeaderRead {
+        let follower = match self.reader {
+            Reader::Follower { broker, broker_epoch } => {
+                let fetch = FollowerFetch { offset: self.offset, broker_epoch, now_ms };
+                Some((broker, fetch, self.log_start))
+            }
+            Reader::Consumer { .. } => None,
+        };
+        LeaderRead {
+            current_leader_epoch: self.current_leader_epoch,
+            offset: self.offset,
+            last_fetched_epoch: self.last_fetched_epoch,
+            follower,
+        }
+    }
 }
 
 /// Where the partition stood when it was read; a long poll waits until it has moved from there.
@@ -161,16 +180,18 @@ impl Partition {
                 }
                 _ => inner.replica.leader_in(request.current_leader_epoch)?.leader_epoch(),
             };
-            let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
-            if let Some(diverging) = divergence(log, request)? {
+            let Inner { replica, log, .. } = inner;
+            let log = log.as_ref().ok_or(Rejection::KafkaStorageError)?;
+            let is_complete = replica.leader().is_some_and(Leader::is_complete);
+            if let Some(end) = steps::admit_read(replica, log, &request.as_step(fetched_ms))? {
+                let diverging = EpochEnd { leader_epoch: end.leader_epoch, end_offset: end.end_offset };
                 return Ok(self.answer(inner, request, ReadPlan::EMPTY, (leader_epoch, Some(diverging))));
             }
-            if request.offset < log.log_start_offset() || log.log_end_offset() < request.offset {
-                return Err(Rejection::OffsetOutOfRange);
-            }
-            if let Reader::Follower { broker, broker_epoch } = request.reader {
-                let fetch = FollowerFetch { offset: request.offset, broker_epoch, now_ms: fetched_ms };
-                self.note_progress(inner, wakes, (broker, request.log_start), fetch)?;
+            if matches!(request.reader, Reader::Follower { .. }) {
+                self.settle(inner, wakes);
+                if !is_complete {
+                    self.propose(inner, wakes);
+                }
             }
             self.plan(inner, request, leader_epoch)
         });
@@ -180,28 +201,6 @@ impl Partition {
             return answer.map(|answer| ReadAnswer { _hold: Some(hold), ..answer });
         }
         answer
-    }
-
-    /// Notes how far a follower has come, and what follows from that.
-    fn note_progress(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        wakes: &mut Wakes,
-        (follower, log_start): (BrokerId, i64),
-        fetch: FollowerFetch,
-    ) -> Result<(), Rejection> {
-        let log_end = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?.log_end_offset();
-        let leader = inner.replica.leader_mut().ok_or(Rejection::NotLeaderOrFollower)?;
-        if !leader.record_fetch(follower, fetch, log_end) {
-            return Err(Rejection::NotLeaderOrFollower);
-        }
-        leader.record_log_start(follower, log_start);
-        let complete = leader.is_complete();
-        self.settle(inner, wakes);
-        if !complete {
-            self.propose(inner, wakes);
-        }
-        Ok(())
     }
 
     fn plan(
@@ -385,18 +384,4 @@ impl Partition {
         let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
         Ok(log.end_offset_for_epoch(asked.0))
     }
-}
-
-/// Whether the reader's last epoch ends earlier in the leader's log than the reader believes.
-fn divergence(log: &PartitionLog, request: &ReadRequest) -> Result<Option<EpochEnd>, Rejection> {
-    let last = request.last_fetched_epoch;
-    if last.0 < 0 {
-        return Ok(None);
-    }
-    let end = log.end_offset_for_epoch(last.0);
-    if end == EpochEnd::UNDEFINED {
-        return Err(Rejection::OffsetOutOfRange);
-    }
-    let diverges = end.leader_epoch < last.0 || end.end_offset < request.offset;
-    Ok(diverges.then_some(end))
 }

@@ -6,18 +6,15 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use tracing::{error, info, warn};
-use zurau_common::assignment::difference;
-use zurau_common::http::instruments::Counter;
-use zurau_common::id::{BrokerEpoch, BrokerId, TopicId, TopicPartition};
-use zurau_common::zk::fence::{self, Expected, Fence, IsrWrite, PartitionWrite};
-use zurau_common::zk::isr::decode_ids;
-use zurau_common::zk::op::{MultiError, Node, Op};
+use zurau_common::id::{BrokerEpoch, TopicId, TopicPartition};
+use zurau_common::zk::op::MultiError;
 use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::topic::decode_topic;
 use zurau_common::zk::znode::{TOPICS, Znode};
 
 use crate::context::BrokerContext;
 use crate::partition::Partition;
+use crate::replica::storing::{Departure, departure};
 
 const ROUNDS_MAX: usize = 20;
 
@@ -50,8 +47,16 @@ pub(super) async fn leave_what_cannot_be_honoured(
             if honours(&id, topic_id) {
                 continue;
             }
-            if let Some(ops) = departure(&id, topic_id, nodes, (own, epoch), possible_losses) {
-                groups.push(((id, topic_id), ops));
+            match departure(&id, topic_id, nodes, (own, epoch)) {
+                Departure::Leave(ops) => groups.push(((id, topic_id), ops)),
+                Departure::LastOne => {
+                    possible_losses.add(1);
+                    error!(
+                        partition = %id, %topic_id,
+                        "this broker is the last in-sync replica but may have lost records: it stays, there is nothing better"
+                    );
+                }
+                Departure::NotNamed => {}
             }
         }
         partitions = Vec::new();
@@ -98,68 +103,4 @@ async fn all_partitions(zookeeper: &ZooKeeper) -> anyhow::Result<Vec<(TopicParti
         }
     }
     Ok(partitions)
-}
-
-/// The write by which this broker leaves; `None` when it is in neither set, or the last of both.
-fn departure(
-    id: &TopicPartition,
-    topic_id: TopicId,
-    nodes: &[Option<Node>],
-    (own, epoch): (BrokerId, BrokerEpoch),
-    possible_losses: &Counter,
-) -> Option<Vec<Op>> {
-    let [Some(isr_node), elr_node, state] = nodes else { return None };
-    let isr = decode_ids(&isr_node.data).ok()?;
-    let elr = elr_node.as_ref().map_or(Some(Vec::new()), |elr| decode_ids(&elr.data).ok())?;
-    if !isr.contains(&own) && !elr.contains(&own) {
-        return None;
-    }
-    let (new_isr, new_elr) = without(&isr, &elr, own);
-    if new_isr.is_empty() {
-        possible_losses.add(1);
-        error!(
-            partition = %id, %topic_id,
-            "this broker is the last in-sync replica but may have lost records: it stays, there is nothing better"
-        );
-        return None;
-    }
-    let fence = Fence {
-        partition: id.clone(),
-        topic_id,
-        state: state.as_ref().map_or(Expected::Absent, |state| Expected::Version(state.version)),
-        isr: Expected::Version(isr_node.version),
-        controller_epoch_version: None,
-        broker_epochs: vec![(own, epoch)],
-    };
-    let isr = IsrWrite { isr: new_isr, elr: new_elr, elr_exists: elr_node.is_some() };
-    Some(fence::build(&fence, &PartitionWrite { isr: Some(isr), ..PartitionWrite::default() }))
-}
-
-/// Both sets without a member. If no ISR remains, the rest of the ELR takes its place (D2).
-fn without(isr: &[BrokerId], elr: &[BrokerId], own: BrokerId) -> (Vec<BrokerId>, Vec<BrokerId>) {
-    let (isr, elr) = (difference(isr, &[own]), difference(elr, &[own]));
-    if isr.is_empty() { (elr, Vec::new()) } else { (isr, elr) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_remains() {
-        let ids = |numbers: &[i32]| numbers.iter().copied().map(BrokerId).collect::<Vec<_>>();
-        //   ISR, ELR, what remains of both without 1
-        type Ids = &'static [i32];
-        let rows: [(Ids, Ids, Ids, Ids); 5] = [
-            (&[1, 2], &[], &[2], &[]),
-            (&[2], &[1, 3], &[2], &[3]),
-            (&[1], &[2, 3], &[2, 3], &[]),
-            (&[1], &[], &[], &[]),
-            (&[2], &[1], &[2], &[]),
-        ];
-        for (isr, elr, new_isr, new_elr) in rows {
-            let remaining = without(&ids(isr), &ids(elr), BrokerId(1));
-            assert_eq!(remaining, (ids(new_isr), ids(new_elr)), "{isr:?} {elr:?}");
-        }
-    }
 }

@@ -65,10 +65,7 @@ impl Homes {
     /// directories are locked, so that process is gone.
     pub(super) fn are_of(&self, held: i64) -> bool {
         let known: Vec<&Incarnation> = self.homes.iter().filter_map(|home| home.found.as_ref()).collect();
-        !known.is_empty()
-            && known
-                .iter()
-                .all(|found| (found.id == held || found.next_id == held) && found.boot_id == self.boot_id)
+        !known.is_empty() && known.iter().all(|found| found.made(held, &self.boot_id))
     }
 
     /// Notes the coming registration in the complete directories; the others are left as they are.

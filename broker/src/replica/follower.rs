@@ -4,37 +4,38 @@
 
 use zurau_common::id::{BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 /// Where an epoch ends in a log, as a leader answers it: the largest epoch not above the asked one and its exclusive
 /// end. −1 and −1 when the leader knows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EpochEndOffset {
-    pub(crate) leader_epoch: i32,
-    pub(crate) end_offset: i64,
+pub struct EpochEndOffset {
+    pub leader_epoch: i32,
+    pub end_offset: i64,
 }
 
 /// The follower's state: whom it fetches from, in which epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Follower {
-    pub(crate) leader: BrokerId,
-    pub(crate) leader_epoch: LeaderEpoch,
+pub struct Follower {
+    pub leader: BrokerId,
+    pub leader_epoch: LeaderEpoch,
 }
 
 /// A follower's question: "what follows `offset`, which I reached under `last_fetched_epoch`?"
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FetchPosition {
-    pub(crate) leader: BrokerId,
-    pub(crate) leader_epoch: LeaderEpoch,
+pub struct FetchPosition {
+    pub leader: BrokerId,
+    pub leader_epoch: LeaderEpoch,
     /// The follower's log end.
-    pub(crate) offset: i64,
+    pub offset: i64,
     /// Epoch of its last batch; −1 when it has none.
-    pub(crate) last_fetched_epoch: i32,
-    pub(crate) log_start: i64,
+    pub last_fetched_epoch: i32,
+    pub log_start: i64,
 }
 
 /// What a Fetch answer says about one partition, its records aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FetchedOutcome {
+pub enum FetchedOutcome {
     Records { high_watermark: i64, log_start: i64 },
     Diverging(EpochEndOffset),
     Rejected(Rejection),
@@ -42,7 +43,7 @@ pub(crate) enum FetchedOutcome {
 
 /// What the follower does with its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FollowerAction {
+pub enum FollowerAction {
     /// Append the records, then take over high watermark and log start, each bounded by the own log.
     Append { high_watermark: i64, log_start: i64 },
     /// Cut the log to this end.
@@ -58,17 +59,20 @@ pub(crate) enum FollowerAction {
 impl Follower {
     /// Decides on an answer to the question `asked`. `current` is what the follower would ask now; `own_end_of` looks
     /// an epoch up in its own history.
-    pub(crate) fn decide(
+    pub fn decide(
         asked: FetchPosition,
         current: FetchPosition,
         outcome: FetchedOutcome,
         own_end_of: impl Fn(i32) -> EpochEndOffset,
     ) -> FollowerAction {
-        let same_question = asked.leader == current.leader
-            && asked.leader_epoch == current.leader_epoch
-            && asked.offset == current.offset
-            && asked.last_fetched_epoch == current.last_fetched_epoch;
-        if !same_question {
+        let same_epoch = asked.leader == current.leader && asked.leader_epoch == current.leader_epoch;
+        let same_place =
+            asked.offset == current.offset && asked.last_fetched_epoch == current.last_fetched_epoch;
+        let diverging =
+            matches!(outcome, FetchedOutcome::Diverging(_)) && !holds(Rule::DivergenceForItsQuestion);
+        let same_question =
+            (same_epoch || !holds(Rule::AnswerInItsEpoch)) && (same_place || !holds(Rule::AnswerAtItsOffset));
+        if !same_question && !diverging {
             return FollowerAction::Ignore;
         }
         match outcome {
@@ -85,14 +89,14 @@ impl Follower {
     }
 
     /// What to do once the leader has said where its log begins.
-    pub(crate) fn decide_start(current: FetchPosition, leader_start: i64) -> StartDecision {
+    pub fn decide_start(current: FetchPosition, leader_start: i64) -> StartDecision {
         if current.offset < leader_start { StartDecision::ResetTo(leader_start) } else { StartDecision::Keep }
     }
 }
 
 /// What becomes of a follower whose offset its leader does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StartDecision {
+pub enum StartDecision {
     /// Everything it has is below the leader's start: drop all and begin there (R16 c).
     ResetTo(i64),
     /// Its log reaches into the leader's; asking again finds the divergence.
@@ -104,7 +108,7 @@ pub(crate) enum StartDecision {
 ///
 /// `leader_end` answers for the follower's last epoch, through Fetch or OffsetsForLeaderEpoch alike. When the leader
 /// knows an older epoch instead, the follower cuts to its own end of that epoch at most, and asks again.
-pub(crate) fn truncation_end(
+pub fn truncation_end(
     current: FetchPosition,
     leader_end: EpochEndOffset,
     own_end_of: impl Fn(i32) -> EpochEndOffset,

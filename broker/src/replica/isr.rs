@@ -3,17 +3,18 @@
 
 use zurau_common::assignment::{difference, same_set, union};
 use zurau_common::id::{BrokerEpoch, BrokerId, PartitionEpoch};
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::isr::StoredIsr;
 
 /// A change of the ISR that the leader wants stored. Decided from `partition_epoch`, and stored only if that is still
 /// the stored one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Proposal {
-    pub(crate) isr: Vec<BrokerId>,
-    pub(crate) elr: Vec<BrokerId>,
-    pub(crate) partition_epoch: PartitionEpoch,
+pub struct Proposal {
+    pub isr: Vec<BrokerId>,
+    pub elr: Vec<BrokerId>,
+    pub partition_epoch: PartitionEpoch,
     /// Registrations under which members last fetched; a member that is added always has one (R13).
-    pub(crate) broker_epochs: Vec<(BrokerId, BrokerEpoch)>,
+    pub broker_epochs: Vec<(BrokerId, BrokerEpoch)>,
 }
 
 /// What may have been stored without the leader's knowledge, until a later version of `ISR` proves otherwise.
@@ -25,7 +26,7 @@ struct Lingering {
 
 /// Stored, proposed and possible ISR. At most one proposal is in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct IsrState {
+pub struct IsrState {
     stored: StoredIsr,
     proposal: Option<Proposal>,
     /// The proposal was sent more than once or its answer was lost.
@@ -34,33 +35,37 @@ pub(crate) struct IsrState {
 }
 
 impl IsrState {
-    pub(crate) fn new(stored: StoredIsr) -> Self {
+    pub fn new(stored: StoredIsr) -> Self {
         Self { stored, proposal: None, ambiguous: false, lingering: Lingering::default() }
     }
 
-    pub(crate) fn stored(&self) -> &StoredIsr {
+    pub fn stored(&self) -> &StoredIsr {
         &self.stored
     }
 
-    pub(crate) fn proposal(&self) -> Option<&Proposal> {
+    pub fn proposal(&self) -> Option<&Proposal> {
         self.proposal.as_ref()
     }
 
     /// Every broker that may be a stored member now.
-    pub(crate) fn maximal(&self) -> Vec<BrokerId> {
+    pub fn maximal(&self) -> Vec<BrokerId> {
         let proposed = self.proposal.as_ref().map_or(&[][..], |proposal| &proposal.isr);
+        if !proposed.is_empty() && !holds(Rule::ShrinkCountsWhenStored) {
+            return proposed.to_vec();
+        }
+        let proposed = if holds(Rule::ProposedCounts) { proposed } else { &[] };
         union(&union(&self.stored.isr, proposed), &self.lingering.isr)
     }
 
     /// Whether an ELR is stored, or may be: the high watermark then stands still (F2).
-    pub(crate) fn may_have_elr(&self) -> bool {
+    pub fn may_have_elr(&self) -> bool {
         !self.stored.elr.is_empty()
             || self.lingering.elr
             || self.proposal.as_ref().is_some_and(|proposal| !proposal.elr.is_empty())
     }
 
     /// The ELR that goes with `isr` (D2, F2): members that left while too few remained stay electable.
-    pub(crate) fn elr_beside(&self, isr: &[BrokerId], min: usize) -> Vec<BrokerId> {
+    pub fn elr_beside(&self, isr: &[BrokerId], min: usize) -> Vec<BrokerId> {
         if min <= isr.len() {
             return Vec::new();
         }
@@ -68,18 +73,18 @@ impl IsrState {
     }
 
     /// Whether storing `isr` and `elr` would change or clear up anything.
-    pub(crate) fn differs_from(&self, isr: &[BrokerId], elr: &[BrokerId]) -> bool {
+    pub fn differs_from(&self, isr: &[BrokerId], elr: &[BrokerId]) -> bool {
         !same_set(isr, &self.stored.isr)
             || !same_set(elr, &self.stored.elr)
             || self.lingering != Lingering::default()
     }
 
     /// Whether nothing is possibly stored that is not known to be.
-    pub(crate) fn is_clear(&self) -> bool {
+    pub fn is_clear(&self) -> bool {
         self.lingering == Lingering::default()
     }
 
-    pub(crate) fn propose(&mut self, proposal: Proposal) {
+    pub fn propose(&mut self, proposal: Proposal) {
         assert!(self.proposal.is_none(), "two proposals in flight: {:?} and {proposal:?}", self.proposal);
         assert!(!proposal.isr.is_empty(), "an empty ISR was about to be proposed: {proposal:?}");
         self.proposal = Some(proposal);
@@ -87,12 +92,12 @@ impl IsrState {
     }
 
     /// The proposal may have been stored although no answer came; it goes on counting.
-    pub(crate) fn answer_lost(&mut self) {
-        self.ambiguous = true;
+    pub fn answer_lost(&mut self) {
+        self.ambiguous = holds(Rule::LostAnswerLingers);
     }
 
     /// The proposal was refused and is certain not to be stored, unless an earlier sending of it was.
-    pub(crate) fn refused(&mut self) {
+    pub fn refused(&mut self) {
         let Some(proposal) = self.proposal.take() else { return };
         if std::mem::take(&mut self.ambiguous) {
             self.lingering.isr = union(&self.lingering.isr, &proposal.isr);
@@ -102,8 +107,8 @@ impl IsrState {
 
     /// What is stored now, as an answer or a reading of the znodes says. Older news is ignored. A later version
     /// settles everything that was open: whatever was decided from an earlier one cannot be stored any more.
-    pub(crate) fn settle(&mut self, stored: StoredIsr) {
-        if self.stored.partition_epoch < stored.partition_epoch {
+    pub fn settle(&mut self, stored: StoredIsr) {
+        if self.stored.partition_epoch < stored.partition_epoch || !holds(Rule::NewerIsrOnly) {
             *self = Self::new(stored);
         } else if self.stored.partition_epoch == stored.partition_epoch {
             self.refused();

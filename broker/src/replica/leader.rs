@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use zurau_common::assignment::difference;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::isr::StoredIsr;
 
 use super::isr::{IsrState, Proposal};
@@ -18,27 +19,27 @@ const PROPOSAL_PAUSE_MS: u64 = 1_000;
 
 /// Configuration that a leader decides with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaderRules {
+pub struct LeaderRules {
     /// `min.insync.replicas`, at least 1.
-    pub(crate) min_insync_replicas: usize,
+    pub min_insync_replicas: usize,
     /// `unclean.leader.election.enable`.
-    pub(crate) unclean_election: bool,
+    pub unclean_election: bool,
     /// `replica.lag.time.max.ms` (KeepInSyncTime).
-    pub(crate) lag_max_ms: u64,
+    pub lag_max_ms: u64,
     /// `replica.fetch.wait.max.ms`.
-    pub(crate) fetch_wait_max_ms: u64,
+    pub fetch_wait_max_ms: u64,
 }
 
 /// Where the leader's log stands; both ends exclusive, `high_watermark <= log_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LogEnds {
-    pub(crate) high_watermark: i64,
-    pub(crate) log_end: i64,
+pub struct LogEnds {
+    pub high_watermark: i64,
+    pub log_end: i64,
 }
 
 /// The leader's state. It is a member of its own stored ISR (M6).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Leader {
+pub struct Leader {
     own: BrokerId,
     own_broker_epoch: BrokerEpoch,
     leader_epoch: LeaderEpoch,
@@ -54,18 +55,18 @@ pub(crate) struct Leader {
 
 /// What a broker brings into office.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Office {
-    pub(crate) own: BrokerId,
-    pub(crate) broker_epoch: BrokerEpoch,
+pub struct Office {
+    pub own: BrokerId,
+    pub broker_epoch: BrokerEpoch,
     /// Log end at the start of the epoch.
-    pub(crate) epoch_start: i64,
-    pub(crate) rules: LeaderRules,
+    pub epoch_start: i64,
+    pub rules: LeaderRules,
 }
 
 impl Leader {
     /// Starts the epoch of `order` with what the take-over write stored. All followers begin unheard, whatever an
     /// earlier epoch knew of them.
-    pub(crate) fn new(office: Office, order: &LeaderAndIsr, stored: StoredIsr, now_ms: u64) -> Self {
+    pub fn new(office: Office, order: &LeaderAndIsr, stored: StoredIsr, now_ms: u64) -> Self {
         let Office { own, broker_epoch, epoch_start, rules } = office;
         assert!(stored.isr.contains(&own), "{}: leader {own} is not in {stored:?}", order.partition);
         let others = order.replicas.iter().filter(|id| **id != own);
@@ -83,11 +84,26 @@ impl Leader {
         }
     }
 
-    pub(crate) fn leader_epoch(&self) -> LeaderEpoch {
+    /// Keeps of an earlier epoch what two rules of the model forbid to keep.
+    #[cfg(feature = "model")]
+    pub(super) fn inherit(mut self, former: Option<Box<Self>>) -> Self {
+        let Some(former) = former else { return self };
+        for (id, progress) in &mut self.followers {
+            let Some(known) = former.followers.get(id) else { continue };
+            if !holds(Rule::ProgressPerEpoch) {
+                progress.clone_from(known);
+            } else if !holds(Rule::JoinAfterFetch) {
+                progress.adopt_registration(known);
+            }
+        }
+        self
+    }
+
+    pub fn leader_epoch(&self) -> LeaderEpoch {
         self.leader_epoch
     }
 
-    pub(crate) fn isr(&self) -> &IsrState {
+    pub fn isr(&self) -> &IsrState {
         &self.isr
     }
 
@@ -102,23 +118,27 @@ impl Leader {
     }
 
     /// min = min(`min.insync.replicas`, number of target replicas): L8.
-    pub(crate) fn min_in_sync(&self) -> usize {
+    pub fn min_in_sync(&self) -> usize {
+        if !holds(Rule::MinimumWithinTarget) {
+            return self.rules.min_insync_replicas;
+        }
         self.rules.min_insync_replicas.min(self.target.len()).max(1)
     }
 
-    pub(crate) fn has_enough_in_sync(&self) -> bool {
+    pub fn has_enough_in_sync(&self) -> bool {
         self.min_in_sync() <= self.isr.stored().isr.len()
     }
 
     /// Until the high watermark has reached the start of this epoch, older leaders may have shown a later end than
     /// this one knows; latest-offset queries wait (KIP-207, R15).
-    pub(crate) fn knows_the_committed_end(&self, high_watermark: i64) -> bool {
+    pub fn knows_the_committed_end(&self, high_watermark: i64) -> bool {
         self.epoch_start <= high_watermark
     }
 
     /// The new high watermark, if it may rise now (R12, D3, F2).
-    pub(crate) fn risen_high_watermark(&self, ends: LogEnds) -> Option<i64> {
-        if !self.has_enough_in_sync() || self.isr.may_have_elr() {
+    pub fn risen_high_watermark(&self, ends: LogEnds) -> Option<i64> {
+        let stands = !self.has_enough_in_sync() || self.isr.may_have_elr();
+        if stands && holds(Rule::ElrStopsHighWatermark) {
             return None;
         }
         let mut reached = ends.log_end;
@@ -131,19 +151,19 @@ impl Leader {
     }
 
     /// Notes a follower's fetch; false if the sender is not a host of this epoch or of an older registration.
-    pub(crate) fn record_fetch(&mut self, follower: BrokerId, fetch: FollowerFetch, log_end: i64) -> bool {
+    pub fn record_fetch(&mut self, follower: BrokerId, fetch: FollowerFetch, log_end: i64) -> bool {
         self.followers.get_mut(&follower).is_some_and(|progress| progress.record_fetch(fetch, log_end))
     }
 
     /// Notes where a follower's log begins.
-    pub(crate) fn record_log_start(&mut self, follower: BrokerId, log_start: i64) {
+    pub fn record_log_start(&mut self, follower: BrokerId, log_start: i64) {
         if let Some(progress) = self.followers.get_mut(&follower) {
             progress.record_log_start(log_start);
         }
     }
 
     /// The lowest log start of this leader and of its live followers; `None` until each of them has told its own.
-    pub(crate) fn low_watermark(&self, own_log_start: i64) -> Option<i64> {
+    pub fn low_watermark(&self, own_log_start: i64) -> Option<i64> {
         let live = self.followers.values().filter(|progress| !progress.is_gone());
         live.map(Progress::log_start).try_fold(own_log_start, |lowest, told| Some(lowest.min(told?)))
     }
@@ -164,14 +184,14 @@ impl Leader {
     }
 
     /// The follower's fetch that came at `fetched_ms` has been answered.
-    pub(crate) fn record_answer(&mut self, follower: BrokerId, fetched_ms: u64, now_ms: u64) {
+    pub fn record_answer(&mut self, follower: BrokerId, fetched_ms: u64, now_ms: u64) {
         if let Some(progress) = self.followers.get_mut(&follower) {
             progress.record_answer(fetched_ms, now_ms);
         }
     }
 
     /// The controller's list of live brokers has changed.
-    pub(crate) fn record_live_brokers(&mut self, is_live: impl Fn(BrokerId) -> bool, now_ms: u64) {
+    pub fn record_live_brokers(&mut self, is_live: impl Fn(BrokerId) -> bool, now_ms: u64) {
         for (follower, progress) in &mut self.followers {
             if is_live(*follower) {
                 progress.record_alive();
@@ -181,26 +201,32 @@ impl Leader {
         }
     }
 
-    pub(crate) fn set_rules(&mut self, rules: LeaderRules) {
+    pub fn set_rules(&mut self, rules: LeaderRules) {
         self.rules = rules;
     }
 
-    pub(crate) fn settle(&mut self, stored: StoredIsr) {
-        self.isr.settle(stored);
+    /// What is stored, as an answer or a reading says.
+    pub fn hear_stored(&mut self, stored: StoredIsr, now_ms: u64) {
+        if stored.partition_epoch == self.isr.stored().partition_epoch {
+            // Nothing was stored: the same is not proposed again at once.
+            self.refuse_proposal(now_ms);
+        } else {
+            self.isr.settle(stored);
+        }
     }
 
     /// The open proposal was refused; it is not made again at once.
-    pub(crate) fn refuse_proposal(&mut self, now_ms: u64) {
+    pub fn refuse_proposal(&mut self, now_ms: u64) {
         self.isr.refused();
         self.propose_not_before_ms = now_ms.saturating_add(PROPOSAL_PAUSE_MS);
     }
 
-    pub(crate) fn lose_answer(&mut self) {
+    pub fn lose_answer(&mut self) {
         self.isr.answer_lost();
     }
 
     /// Opens a proposal if the ISR should change and none is in flight. Returns it.
-    pub(crate) fn propose(&mut self, ends: LogEnds, now_ms: u64) -> Option<&Proposal> {
+    pub fn propose(&mut self, ends: LogEnds, now_ms: u64) -> Option<&Proposal> {
         if self.isr.proposal().is_some() || now_ms < self.propose_not_before_ms {
             return None;
         }
@@ -223,7 +249,7 @@ impl Leader {
     }
 
     /// Whether every host is a stored member and wanted, and nothing else is open: then no fetch changes the ISR.
-    pub(crate) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let all = |ids: &[BrokerId]| ids.iter().all(|id| self.isr.stored().isr.contains(id));
         all(&self.hosts)
             && self.hosts.iter().all(|id| self.target.contains(id))
@@ -244,8 +270,9 @@ impl Leader {
             .filter(|id| !moved || self.target.contains(id))
             .collect();
         let target_in_sync = difference(&self.target, &isr).is_empty();
+        let stays_out = |id| !self.target.contains(&id) && target_in_sync && holds(Rule::RemovedStaysOut);
         for id in difference(&self.hosts, stored) {
-            if self.may_join(id, ends) && (self.target.contains(&id) || !target_in_sync) {
+            if self.may_join(id, ends) && !stays_out(id) {
                 isr.push(id);
             }
         }
@@ -264,16 +291,21 @@ impl Leader {
     /// R13: fetched in this epoch under a known registration, alive, and holds everything committed as well as the
     /// start of this epoch.
     fn may_join(&self, replica: BrokerId, ends: LogEnds) -> bool {
+        let committed = if holds(Rule::JoinAtHighWatermark) { ends.high_watermark } else { 0 };
+        let start = if holds(Rule::JoinAtEpochStart) { self.epoch_start } else { 0 };
         self.followers.get(&replica).is_some_and(|progress| {
-            let reached =
-                progress.log_end().is_some_and(|end| ends.high_watermark.max(self.epoch_start) <= end);
+            let unheard = !holds(Rule::JoinAfterFetch);
+            let reached = progress.log_end().map_or(unheard, |end| committed.max(start) <= end);
             reached && !progress.is_gone() && progress.broker_epoch().is_some()
         })
     }
 
     /// Whether the leader may go on without a lease: nobody can have been elected in its place unnoticed, because
     /// every possible member of the ISR has just fetched from it in its epoch (N2, N13).
-    pub(crate) fn may_serve_without_lease(&self, now_ms: u64) -> bool {
+    pub fn may_serve_without_lease(&self, now_ms: u64) -> bool {
+        if !holds(Rule::CertainWithoutLease) {
+            return true;
+        }
         let horizon_ms = now_ms.saturating_sub(2 * self.rules.fetch_wait_max_ms + 1_000);
         !self.rules.unclean_election
             && !self.isr.may_have_elr()
@@ -284,7 +316,7 @@ impl Leader {
     }
 
     /// While unclean election is off the high watermark alone makes acks=all safe, lease or not.
-    pub(crate) fn acknowledges_without_lease(&self) -> bool {
+    pub fn acknowledges_without_lease(&self) -> bool {
         !self.rules.unclean_election
     }
 }

@@ -65,7 +65,7 @@ fn isr_02_the_high_watermark_is_the_least_end_of_the_maximal_isr() {
     assert_eq!(proposal.broker_epochs.len(), 3);
     fetch(&mut leader, 2, 90, 3);
     assert_eq!(leader.risen_high_watermark(ENDS), Some(70), "3 may be a member already");
-    leader.settle(stored(&[1, 2, 3], &[], 5));
+    leader.hear_stored(stored(&[1, 2, 3], &[], 5), 0);
     fetch(&mut leader, 3, 95, 4);
     assert_eq!(leader.risen_high_watermark(ENDS), Some(90));
 }
@@ -82,7 +82,7 @@ fn isr_16_the_high_watermark_stands_while_too_few_are_in_sync_or_an_elr_exists()
     assert_eq!(with_elr.risen_high_watermark(ENDS), None, "the empty ELR must be stored first");
     let proposal = with_elr.propose(ENDS, 1).unwrap();
     assert_eq!((&proposal.isr, &proposal.elr), (&ids(&[1]), &vec![]));
-    with_elr.settle(stored(&[1], &[], 5));
+    with_elr.hear_stored(stored(&[1], &[], 5), 0);
     assert_eq!(with_elr.risen_high_watermark(ENDS), Some(100));
 
     let single = leader_of(&[1], &[], stored(&[1], &[], 0), RULES);
@@ -98,7 +98,7 @@ fn members_that_lag_leave_and_stay_eligible_when_few_remain() {
     let proposal = leader.propose(ENDS, 101).unwrap();
     assert_eq!((&proposal.isr, &proposal.elr), (&ids(&[1, 2]), &vec![]));
     assert_eq!(leader.propose(ENDS, 102), None, "one at a time");
-    leader.settle(stored(&[1, 2], &[], 5));
+    leader.hear_stored(stored(&[1, 2], &[], 5), 0);
 
     let proposal = leader.propose(LogEnds { log_end: 101, ..ENDS }, 400).unwrap().clone();
     assert_eq!((&proposal.isr, &proposal.elr), (&ids(&[1]), &ids(&[2])));
@@ -115,7 +115,7 @@ fn isr_05_a_dead_follower_leaves_at_once() {
     leader.record_live_brokers(|id| id == BrokerId(1), 55);
     let proposal = leader.propose(ENDS, 55).unwrap();
     assert_eq!(proposal.isr, ids(&[1, 3]), "3 has just fetched; it may be cut off from ZooKeeper only");
-    leader.settle(stored(&[1, 3], &[], 5));
+    leader.hear_stored(stored(&[1, 3], &[], 5), 0);
     assert_eq!(leader.propose(ENDS, 60).unwrap().isr, ids(&[1]));
 }
 
@@ -149,9 +149,9 @@ fn rsn_07_isr_12_a_move_ends_by_dropping_the_old_replicas_for_good() {
     assert_eq!(leader.propose(ENDS, 1), None, "3 is not in sync yet");
     fetch(&mut leader, 3, 100, 1);
     assert_eq!(leader.propose(ENDS, 1).unwrap().isr, ids(&[1, 2, 4, 3]));
-    leader.settle(stored(&[1, 2, 4, 3], &[], 5));
+    leader.hear_stored(stored(&[1, 2, 4, 3], &[], 5), 0);
     assert_eq!(leader.propose(ENDS, 2).unwrap().isr, ids(&[1, 2, 3]));
-    leader.settle(stored(&[1, 2, 3], &[], 6));
+    leader.hear_stored(stored(&[1, 2, 3], &[], 6), 0);
     fetch(&mut leader, 4, 100, 3);
     assert_eq!(leader.propose(ENDS, 3), None, "N11");
 }
@@ -172,7 +172,7 @@ fn isr_04_a_stored_shrink_lets_the_high_watermark_rise() {
     leader.record_live_brokers(|id| id != BrokerId(3), 50);
     assert_eq!(leader.propose(ENDS, 50).unwrap().isr, ids(&[1, 2]));
     assert_eq!(leader.risen_high_watermark(ENDS), None, "3 may be a member still");
-    leader.settle(stored(&[1, 2], &[], 5));
+    leader.hear_stored(stored(&[1, 2], &[], 5), 0);
     assert_eq!(leader.risen_high_watermark(ENDS), Some(100));
 }
 
@@ -261,7 +261,7 @@ proptest! {
                 Step::Tick(ms) => now_ms += ms,
                 Step::Stored => if let Some((isr, elr)) = twin.proposed.take() {
                     version += 1;
-                    leader.settle(stored(&isr, &elr, version));
+                    leader.hear_stored(stored(&isr, &elr, version), 0);
                     (twin.isr, twin.elr) = (isr, elr);
                 },
                 Step::Refused => {

@@ -1,20 +1,28 @@
 //! The replica of one partition on one broker: a synchronous core without clock, disk, network or ZooKeeper. Read in
-//! this order: `progress` (one follower), `isr` (stored, proposed, possible), `leader`, `follower`, and here the role
-//! and the acceptance of what the controller says (M4, F5).
+//! this order: `progress` (one follower), `isr` (stored, proposed, possible), `leader`, `follower`, here the role and the
+//! acceptance of what the controller says (M4, F5), `steps` (replica and log together), and what is written into
+//! ZooKeeper: `take_over` and `storing`.
 
-pub(crate) mod progress;
+pub mod progress;
 
-pub(crate) mod isr;
+pub mod isr;
 
-pub(crate) mod leader;
+pub mod leader;
 
-pub(crate) mod follower;
+pub mod follower;
+
+pub mod steps;
+
+pub mod take_over;
+
+pub mod storing;
 
 pub(crate) mod selector;
 
 use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::isr::StoredIsr;
 
 use follower::Follower;
@@ -25,7 +33,7 @@ use leader::{Leader, Office};
 /// # Errors
 /// The asker is behind, or ahead of this broker.
 pub(crate) fn check_epoch(asked: LeaderEpoch, current: LeaderEpoch) -> Result<(), Rejection> {
-    if asked == LeaderEpoch::UNKNOWN || asked == current {
+    if asked == LeaderEpoch::UNKNOWN || asked == current || !holds(Rule::EpochOfReads) {
         return Ok(());
     }
     Err(if asked < current { Rejection::FencedLeaderEpoch } else { Rejection::UnknownLeaderEpoch })
@@ -33,14 +41,14 @@ pub(crate) fn check_epoch(asked: LeaderEpoch, current: LeaderEpoch) -> Result<()
 
 /// What the broker was told last about the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct View {
-    pub(crate) controller_epoch: ControllerEpoch,
-    pub(crate) leader: BrokerId,
-    pub(crate) leader_epoch: LeaderEpoch,
-    pub(crate) state_version: i32,
-    pub(crate) partition_epoch: PartitionEpoch,
+pub struct View {
+    pub controller_epoch: ControllerEpoch,
+    pub leader: BrokerId,
+    pub leader_epoch: LeaderEpoch,
+    pub state_version: i32,
+    pub partition_epoch: PartitionEpoch,
     /// Whether the epoch was started with this broker as one of its hosts.
-    pub(crate) is_host: bool,
+    pub is_host: bool,
 }
 
 impl View {
@@ -58,7 +66,7 @@ impl View {
 
 /// What the broker does for the partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// Nothing: not told yet, stopped, or refused by the rejection.
     Idle(Option<Rejection>),
     /// Elected; the take-over write is not stored yet. Nothing is served. `led_before`: in the epoch before this one, and
@@ -72,15 +80,15 @@ pub(crate) enum Role {
 
 /// What the log knows of itself when an order is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LogFacts {
+pub struct LogFacts {
     /// The last epoch of its history, durable; `None` in a log that never had one.
-    pub(crate) latest_epoch: Option<LeaderEpoch>,
-    pub(crate) is_empty: bool,
+    pub latest_epoch: Option<LeaderEpoch>,
+    pub is_empty: bool,
 }
 
 /// What is to be done about a LeaderAndIsr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     TakeOffice,
     Follow,
     /// Nothing new; answered with the outcome that the order had when it was.
@@ -90,45 +98,54 @@ pub(crate) enum Verdict {
 
 /// The replica's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Replica {
+pub struct Replica {
     own: BrokerId,
     topic_id: TopicId,
     view: Option<View>,
     role: Role,
+    #[cfg(feature = "model")]
+    former: Option<Box<Leader>>,
 }
 
 impl Replica {
-    pub(crate) fn new(own: BrokerId, topic_id: TopicId) -> Self {
-        Self { own, topic_id, view: None, role: Role::Idle(None) }
+    pub fn new(own: BrokerId, topic_id: TopicId) -> Self {
+        Self {
+            own,
+            topic_id,
+            view: None,
+            role: Role::Idle(None),
+            #[cfg(feature = "model")]
+            former: None,
+        }
     }
 
-    pub(crate) fn view(&self) -> Option<View> {
+    pub fn view(&self) -> Option<View> {
         self.view
     }
 
-    pub(crate) fn role(&self) -> &Role {
+    pub fn role(&self) -> &Role {
         &self.role
     }
 
-    pub(crate) fn leader(&self) -> Option<&Leader> {
+    pub fn leader(&self) -> Option<&Leader> {
         match &self.role {
             Role::Leader(leader) => Some(leader),
             _ => None,
         }
     }
 
-    pub(crate) fn leader_mut(&mut self) -> Option<&mut Leader> {
+    pub fn leader_mut(&mut self) -> Option<&mut Leader> {
         match &mut self.role {
             Role::Leader(leader) => Some(leader),
             _ => None,
         }
     }
 
-    pub(crate) fn is_taking_office(&self) -> bool {
+    pub fn is_taking_office(&self) -> bool {
         matches!(self.role, Role::TakingOffice { .. })
     }
 
-    pub(crate) fn follower(&self) -> Option<Follower> {
+    pub fn follower(&self) -> Option<Follower> {
         match &self.role {
             Role::Follower(follower) => Some(*follower),
             _ => None,
@@ -139,7 +156,7 @@ impl Replica {
     ///
     /// # Errors
     /// Not the leader; the asker is behind or ahead.
-    pub(crate) fn leader_in(&self, asked: LeaderEpoch) -> Result<&Leader, Rejection> {
+    pub fn leader_in(&self, asked: LeaderEpoch) -> Result<&Leader, Rejection> {
         match (&self.role, self.view) {
             (Role::Leader(leader), _) => check_epoch(asked, leader.leader_epoch()).map(|()| &**leader),
             (_, Some(view)) => {
@@ -168,7 +185,7 @@ impl Replica {
     ///
     /// Two orders of one leader epoch say the same about who leads; the later partition epoch of the second carries
     /// nothing that a leader does not know better itself, nor a follower needs.
-    pub(crate) fn judge(&self, order: &LeaderAndIsr, log: LogFacts) -> Verdict {
+    pub fn judge(&self, order: &LeaderAndIsr, log: LogFacts) -> Verdict {
         if order.topic_id != self.topic_id {
             return Verdict::Refuse(Rejection::InconsistentTopicId);
         }
@@ -185,10 +202,11 @@ impl Replica {
         }
         let latest = log.latest_epoch.unwrap_or(LeaderEpoch::UNKNOWN);
         if order.leader == self.own {
-            if order.leader_epoch <= latest {
+            if order.leader_epoch <= latest && holds(Rule::EpochLedOnce) {
                 return Verdict::Refuse(Rejection::FencedLeaderEpoch);
             }
-            if order.partition_epoch == PartitionEpoch::CREATE && !log.is_empty {
+            let creates = order.partition_epoch == PartitionEpoch::CREATE;
+            if creates && !log.is_empty && holds(Rule::StartedStaysStarted) {
                 return Verdict::Refuse(Rejection::IneligibleReplica);
             }
             return Verdict::TakeOffice;
@@ -196,7 +214,8 @@ impl Replica {
         if order.leader_epoch < latest {
             return Verdict::Refuse(Rejection::FencedLeaderEpoch);
         }
-        if order.is_new && !log.is_empty && log.latest_epoch != Some(order.leader_epoch) {
+        let foreign = !log.is_empty && log.latest_epoch != Some(order.leader_epoch);
+        if order.is_new && foreign && holds(Rule::StartedStaysStarted) {
             return Verdict::Refuse(Rejection::IneligibleReplica);
         }
         Verdict::Follow
@@ -214,7 +233,7 @@ impl Replica {
     }
 
     /// Takes note of a controller that says nothing new.
-    pub(crate) fn hear(&mut self, controller_epoch: ControllerEpoch) {
+    pub fn hear(&mut self, controller_epoch: ControllerEpoch) {
         if let Some(view) = &mut self.view {
             view.controller_epoch = view.controller_epoch.max(controller_epoch);
         }
@@ -222,15 +241,17 @@ impl Replica {
 
     /// Begins to take office: the broker stops following and serves nothing until [`Replica::take_office`].
     /// Returns whether waiting acknowledgements are kept: only by one that leads already (N19).
-    pub(crate) fn begin_take_over(&mut self, order: &LeaderAndIsr) -> bool {
+    pub fn begin_take_over(&mut self, order: &LeaderAndIsr) -> bool {
         let led_before = matches!(self.role, Role::Leader(_) | Role::TakingOffice { led_before: true });
         self.view = Some(View::of(order, self.own));
+        #[cfg(feature = "model")]
+        self.remember_leader();
         self.role = Role::TakingOffice { led_before };
-        led_before
+        led_before && holds(Rule::CommitQueueIsKept)
     }
 
     /// The take-over write is stored. False if another order came in between.
-    pub(crate) fn take_office(
+    pub fn take_office(
         &mut self,
         order: &LeaderAndIsr,
         office: Office,
@@ -240,41 +261,62 @@ impl Replica {
         let due =
             self.is_taking_office() && self.view.is_some_and(|view| view.leader_epoch == order.leader_epoch);
         if due {
-            self.role = Role::Leader(Box::new(Leader::new(office, order, stored, now_ms)));
+            let leader = Leader::new(office, order, stored, now_ms);
+            #[cfg(feature = "model")]
+            let leader = leader.inherit(self.former.take());
+            self.role = Role::Leader(Box::new(leader));
         }
         due
     }
 
     /// The order cannot be carried out; a repetition of it gets the same answer.
-    pub(crate) fn refuse_office(&mut self, order: &LeaderAndIsr, rejection: Rejection) {
+    pub fn refuse_office(&mut self, order: &LeaderAndIsr, rejection: Rejection) {
         if self.view.is_none_or(|view| view.leader_epoch <= order.leader_epoch) {
             self.view = Some(View::of(order, self.own));
             self.role = Role::Idle(Some(rejection));
         }
     }
 
-    pub(crate) fn follow(&mut self, order: &LeaderAndIsr) {
+    pub fn follow(&mut self, order: &LeaderAndIsr) {
         self.view = Some(View::of(order, self.own));
+        if self.follower().is_some_and(|known| known.leader == order.leader) && !holds(Rule::FetchInNewEpoch)
+        {
+            return;
+        }
         self.role = Role::Follower(Follower { leader: order.leader, leader_epoch: order.leader_epoch });
     }
 
     /// Whether an order to delete this replica counts: its epoch must not be below the one that is known, and not the
     /// very epoch that named this broker as a host (F9, N5).
-    pub(crate) fn may_delete(&self, leader_epoch: LeaderEpoch) -> bool {
+    pub fn may_delete(&self, leader_epoch: LeaderEpoch) -> bool {
+        if !holds(Rule::DeleteInItsEpoch) || !holds(Rule::HostsDoNotLeave) {
+            return true;
+        }
         self.view.is_none_or(|view| {
             view.leader_epoch < leader_epoch || (view.leader_epoch == leader_epoch && !view.is_host)
         })
     }
 
     /// Serves nothing until told again. The view stays, so that older orders are still recognised.
-    pub(crate) fn stop(&mut self, rejection: Option<Rejection>) {
+    pub fn stop(&mut self, rejection: Option<Rejection>) {
         self.role = Role::Idle(rejection);
     }
 
     /// A new session: all numbers that came from ZooKeeper are forgotten (L11).
-    pub(crate) fn forget(&mut self) {
+    pub fn forget(&mut self) {
+        if !holds(Rule::NumbersOfSession) {
+            return;
+        }
         self.view = None;
         self.role = Role::Idle(None);
+    }
+
+    /// What a leader that takes office again knew of its followers: nothing of it counts, unless the model says so.
+    #[cfg(feature = "model")]
+    fn remember_leader(&mut self) {
+        if let Role::Leader(leader) = &self.role {
+            self.former = Some(leader.clone());
+        }
     }
 }
 

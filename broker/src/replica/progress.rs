@@ -3,15 +3,16 @@
 //! fetched in an older epoch may have been truncated since (R12, R13).
 
 use zurau_common::id::BrokerEpoch;
+use zurau_common::rule::{Rule, holds};
 
 /// A follower's Fetch as the leader sees it. Its offset is the follower's log end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FollowerFetch {
-    pub(crate) offset: i64,
+pub struct FollowerFetch {
+    pub offset: i64,
     /// Registration of the follower that sends it; `None` from a follower that does not say (Fetch below v15).
-    pub(crate) broker_epoch: Option<BrokerEpoch>,
+    pub broker_epoch: Option<BrokerEpoch>,
     /// Milliseconds of the shell's monotonic clock.
-    pub(crate) now_ms: u64,
+    pub now_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ struct LastFetch {
 
 /// Progress of one follower. `caught_up_ms <= now`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// The follower's log end (exclusive); `None` until it fetched in this leader epoch.
     log_end: Option<i64>,
     broker_epoch: Option<BrokerEpoch>,
@@ -39,7 +40,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// A follower of which nothing is known yet. It gets a full lag time before it counts as lagging.
-    pub(crate) fn new(now_ms: u64) -> Self {
+    pub fn new(now_ms: u64) -> Self {
         Self {
             log_end: None,
             broker_epoch: None,
@@ -53,11 +54,11 @@ impl Progress {
 
     /// Notes a fetch that the leader accepted. Returns false, and notes nothing, if it comes from an earlier
     /// registration of the follower than the newest one seen (F3).
-    pub(crate) fn record_fetch(&mut self, fetch: FollowerFetch, leader_log_end: i64) -> bool {
-        if fetch.broker_epoch < self.broker_epoch {
+    pub fn record_fetch(&mut self, fetch: FollowerFetch, leader_log_end: i64) -> bool {
+        if fetch.broker_epoch < self.broker_epoch && holds(Rule::RegistrationOfFetch) {
             return false;
         }
-        self.broker_epoch = fetch.broker_epoch;
+        self.broker_epoch = self.broker_epoch.max(fetch.broker_epoch);
         if leader_log_end <= fetch.offset {
             self.caught_up_ms = self.caught_up_ms.max(fetch.now_ms);
         } else if let Some(last) = self.last_fetch
@@ -71,9 +72,15 @@ impl Progress {
         true
     }
 
+    /// As if the registration had been heard of in this epoch.
+    #[cfg(feature = "model")]
+    pub(super) fn adopt_registration(&mut self, former: &Self) {
+        self.broker_epoch = former.broker_epoch;
+    }
+
     /// The leader has answered the fetch that came at `fetched_ms`: from now on time counts against the follower again
     /// (D5), unless a later fetch is being answered.
-    pub(crate) fn record_answer(&mut self, fetched_ms: u64, now_ms: u64) {
+    pub fn record_answer(&mut self, fetched_ms: u64, now_ms: u64) {
         if let Some(held_since_ms) = self.held_since_ms.take_if(|since_ms| *since_ms <= fetched_ms) {
             let held_ms = now_ms.saturating_sub(held_since_ms);
             self.caught_up_ms = self.caught_up_ms.saturating_add(held_ms).min(now_ms);
@@ -81,29 +88,29 @@ impl Progress {
     }
 
     /// What a fetch says of the follower's log start; negative when it does not say.
-    pub(crate) fn record_log_start(&mut self, log_start: i64) {
+    pub fn record_log_start(&mut self, log_start: i64) {
         self.log_start = (0 <= log_start).then_some(log_start);
     }
 
-    pub(crate) fn log_start(&self) -> Option<i64> {
+    pub fn log_start(&self) -> Option<i64> {
         self.log_start
     }
 
-    pub(crate) fn record_gone(&mut self, now_ms: u64) {
+    pub fn record_gone(&mut self, now_ms: u64) {
         self.gone_since_ms.get_or_insert(now_ms);
     }
 
-    pub(crate) fn record_alive(&mut self) {
+    pub fn record_alive(&mut self) {
         self.gone_since_ms = None;
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.gone_since_ms.is_some()
     }
 
     /// Whether the broker is gone and was not heard of since, allowing `grace_ms` before the news for a fetch that
     /// was under way (D15).
-    pub(crate) fn is_silent_and_gone(&self, grace_ms: u64, now_ms: u64) -> bool {
+    pub fn is_silent_and_gone(&self, grace_ms: u64, now_ms: u64) -> bool {
         let Some(gone_since_ms) = self.gone_since_ms else { return false };
         match self.last_fetch {
             None => true,
@@ -112,15 +119,15 @@ impl Progress {
         }
     }
 
-    pub(crate) fn log_end(&self) -> Option<i64> {
+    pub fn log_end(&self) -> Option<i64> {
         self.log_end
     }
 
-    pub(crate) fn broker_epoch(&self) -> Option<BrokerEpoch> {
+    pub fn broker_epoch(&self) -> Option<BrokerEpoch> {
         self.broker_epoch
     }
 
-    pub(crate) fn last_fetch_ms(&self) -> Option<u64> {
+    pub fn last_fetch_ms(&self) -> Option<u64> {
         self.last_fetch.map(|fetch| fetch.at_ms)
     }
 
@@ -131,7 +138,7 @@ impl Progress {
 
     /// Whether the follower has not held everything for longer than `lag_max_ms`. Time that its fetch spends inside
     /// the leader does not count (D5), and a follower that holds everything never lags, however silent it is.
-    pub(crate) fn is_lagging(&self, leader_log_end: i64, lag_max_ms: u64, now_ms: u64) -> bool {
+    pub fn is_lagging(&self, leader_log_end: i64, lag_max_ms: u64, now_ms: u64) -> bool {
         let until_ms = self.held_since_ms.unwrap_or(now_ms);
         self.log_end != Some(leader_log_end) && lag_max_ms < until_ms.saturating_sub(self.caught_up_ms)
     }

@@ -6,6 +6,7 @@ use super::op::{Lifetime, Op};
 use super::state::PartitionState;
 use super::znode::Znode;
 use crate::id::{BrokerEpoch, BrokerId, PartitionEpoch, TopicId, TopicPartition};
+use crate::rule::{Rule, holds};
 
 /// The version of a znode that a decision was made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,11 +61,17 @@ pub struct PartitionWrite {
 /// If the write would store an empty ISR, or an ISR without the leader that it installs: our own bug (M6).
 pub fn build(fence: &Fence, write: &PartitionWrite) -> Vec<Op> {
     let tp = &fence.partition;
-    let mut ops = vec![Op::CheckExists { path: Znode::TopicIdEntry(fence.topic_id).path() }];
-    if let Some(version) = fence.controller_epoch_version {
+    let mut ops = Vec::new();
+    if holds(Rule::IncarnationExists) {
+        ops.push(Op::CheckExists { path: Znode::TopicIdEntry(fence.topic_id).path() });
+    }
+    if let Some(version) = fence.controller_epoch_version
+        && holds(Rule::ControllerEpoch)
+    {
         ops.push(Op::CheckVersion { path: Znode::ControllerEpoch.path(), version });
     }
-    for (broker, epoch) in &fence.broker_epochs {
+    let checked = if holds(Rule::MemberRegistration) { fence.broker_epochs.len() } else { 1 };
+    for (broker, epoch) in fence.broker_epochs.iter().take(checked) {
         ops.push(Op::CheckVersion {
             path: Znode::BrokerEpoch(*broker).path(),
             version: broker_epoch_version(*epoch),
@@ -73,7 +80,8 @@ pub fn build(fence: &Fence, write: &PartitionWrite) -> Vec<Op> {
     if write.state.is_none() {
         ops.push(check(Znode::State(tp.clone()), fence.state));
     }
-    if write.isr.is_none() {
+    let elects = write.state.is_some() && !holds(Rule::ElectionFromStoredIsr);
+    if write.isr.is_none() && !elects {
         ops.push(check(Znode::Isr(tp.clone()), fence.isr));
     }
     if let Some(state) = &write.state {
@@ -84,7 +92,13 @@ pub fn build(fence: &Fence, write: &PartitionWrite) -> Vec<Op> {
         if let Some(leader) = write.create_leader {
             assert!(isr.isr.contains(&leader), "{tp}: the ISR would lack its leader: {fence:?} {write:?}");
         }
-        ops.push(put(Znode::Isr(tp.clone()), fence.isr, encode_ids(&isr.isr)));
+        ops.push(match fence.isr {
+            Expected::Version(_) if !holds(Rule::PartitionVersion) => {
+                let path = Znode::Isr(tp.clone()).path();
+                Op::SetData { path, data: encode_ids(&isr.isr), version: None }
+            }
+            expected => put(Znode::Isr(tp.clone()), expected, encode_ids(&isr.isr)),
+        });
         ops.extend(elr_write(tp, isr));
     }
     if write.delete_leader {
@@ -144,7 +158,7 @@ fn broker_epoch_version(epoch: BrokerEpoch) -> i32 {
 
 /// A version that ZooKeeper cannot take for "any" (F12).
 fn known(version: i32) -> i32 {
-    assert!(version >= 0, "version {version} would mean any version");
+    assert!(version >= 0 || !holds(Rule::MinusOneIsNoVersion), "version {version} would mean any version");
     version
 }
 

@@ -1,0 +1,189 @@
+//! The rules that guard data, by name, so that the model in the tests can switch each one off and show that it notices
+//! (cases/invariants.md, section 6; the attacks of coordination.md, section 7).
+//!
+//! In production every rule holds: [`holds`] is a constant, and the compiler leaves nothing of it. Only the feature
+//! `model`, which nothing but the `tests` crate asks for, makes it a question.
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// A rule, named by what it says.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Rule {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Rule {
+            /// Every rule, for the table of the model.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+rules! {
+    /// A follower's offset in a fetch that diverges is not its progress.
+    DivergingFetchIsNoProgress;
+    /// A follower that is told a new epoch fetches in it, even from the same leader (mutation 2).
+    FetchInNewEpoch;
+    /// A leader that begins an epoch knows nothing of its followers' logs (mutation 3).
+    ProgressPerEpoch;
+    /// Who joins the ISR has fetched in this epoch (mutation 4).
+    JoinAfterFetch;
+    /// Who joins the ISR holds everything committed (mutation 5).
+    JoinAtHighWatermark;
+    /// Who joins the ISR holds the start of the epoch (mutation 6).
+    JoinAtEpochStart;
+    /// An answer counts only at the offset that was asked for (mutation 7).
+    AnswerAtItsOffset;
+    /// An answer counts only in the epoch in which it was asked for (mutation 8).
+    AnswerInItsEpoch;
+    /// A diverging answer counts only for the question that it answers.
+    DivergenceForItsQuestion;
+    /// An added member lives in the registration under which it fetched (mutation 9, F3).
+    MemberRegistration;
+    /// An ISR change is stored only over the version that it was decided from (mutation 10).
+    PartitionVersion;
+    /// Older news of the ISR changes nothing.
+    NewerIsrOnly;
+    /// Every write of a controller checks the controller epoch.
+    ControllerEpoch;
+    /// Who leaves the ISR counts until that is stored.
+    ShrinkCountsWhenStored;
+    /// Who is proposed counts before that is stored.
+    ProposedCounts;
+    /// A replica is deleted only by an epoch that did not name it as a host.
+    DeleteInItsEpoch;
+    /// A leader's broker that registered anew leads no more.
+    BounceIsSeen;
+    /// A change that is stored already is confirmed to the leader that asks again, not refused.
+    RetryIsRecognised;
+    /// A question or a fetch in another epoch is refused (KIP-320).
+    EpochOfReads;
+    /// F1: an election is decided from the ISR that is stored.
+    ElectionFromStoredIsr;
+    /// F2: while an ELR may exist the high watermark stands still.
+    ElrStopsHighWatermark;
+    /// F3: fetches of an older registration are not heard.
+    RegistrationOfFetch;
+    /// F4: a write belongs to an incarnation that exists.
+    IncarnationExists;
+    /// F5: no broker leads an epoch twice.
+    EpochLedOnce;
+    /// F6: who resigns deletes no successor's `leader`.
+    ResignInOwnEpoch;
+    /// F7, N4: a partition that holds records is never begun anew.
+    StartedStaysStarted;
+    /// F8: nothing is set aside because a request or a znode does not name it.
+    StrayIsProven;
+    /// F9: only the incarnation that is named is stopped.
+    StopNamesIncarnation;
+    /// F9: the newest connection of the newest controller gives orders.
+    NewestCommander;
+    /// F10: only confirmed writes renew the lease.
+    LeaseByWrites;
+    /// F13: an unclean election is recorded, not remembered.
+    RecoveryIsRecorded;
+    /// F11: a copied directory steals no registration.
+    DirectoryOfMachine;
+    /// F12: -1 is no version.
+    MinusOneIsNoVersion;
+    /// L1: after a deaf time everything is read again.
+    ReadAfterDeafness;
+    /// L2: a proposal whose answer was lost may be stored.
+    LostAnswerLingers;
+    /// L3: a change of hosts or target is a new epoch.
+    MoveIsAnEpoch;
+    /// L4: who refused is not asked again at once.
+    RefusalIsRemembered;
+    /// L5: a leader has resigned only if its broker is alive after all.
+    BrokerBeforeResignation;
+    /// L6: a lease that lapsed is renewed in the same session.
+    LeaseReturns;
+    /// L7: a leader without answers asks ZooKeeper whether it still leads.
+    UnansweredLeaderAsks;
+    /// L8: the minimum is not above the number of target replicas.
+    MinimumWithinTarget;
+    /// L9: an input may be wrong for a moment before its author is told.
+    ErrorsWait;
+    /// L10: eligible replicas are hosts.
+    ElrIsHosted;
+    /// L11: a new session forgets the numbers of the old one.
+    NumbersOfSession;
+    /// L12: after an outage of all, elections wait for the brokers.
+    WaitForBrokers;
+    /// N1: a directory is complete only after the broker has left what it cannot honour.
+    LeaveBeforeComplete;
+    /// N2: without the lease a leader serves only while nobody can have replaced it.
+    CertainWithoutLease;
+    /// N3: an emptied topic node gets its id back.
+    IdIsPutBack;
+    /// N4: records make a partition a started one.
+    RecordsMeanStarted;
+    /// N5: a host of this epoch is not told to delete what an earlier one left.
+    HostsDoNotLeave;
+    /// N6: a take-over over an ISR that moved is decided again.
+    TakeOverOfStoredIsr;
+    /// N7: a partition in error makes no stray.
+    ErrorIsNoStray;
+    /// N8: hosts only grow before the move is complete.
+    HostsOnlyGrow;
+    /// N9: the completing multi checks the wish.
+    WishAtItsVersion;
+    /// N10: only the leader's registration ends an epoch.
+    FollowerBouncesFreely;
+    /// N11: a removing replica does not return to the ISR.
+    RemovedStaysOut;
+    /// A registration is what this process has written, not what it finds (mutation 1).
+    RegistrationIsOwn;
+    /// N12: a registration is conditional on the former one.
+    RegistrationOverFormer;
+    /// N14: the epoch of a new controller is above every recorded one.
+    EpochAboveTree;
+    /// N15: an ELR that is not told is read.
+    MissingElrIsRead;
+    /// N16: the recorded target stands in for an assignment that cannot be read.
+    TargetStandsIn;
+    /// N19: a leader that goes on keeps its acknowledgements.
+    CommitQueueIsKept;
+    /// N20, D1: a directory is complete only under the boot of its machine, unless it was closed cleanly.
+    CompleteUnderBoot;
+}
+
+/// Whether the rule is in force.
+#[cfg(not(feature = "model"))]
+#[inline(always)]
+#[must_use]
+pub const fn holds(_rule: Rule) -> bool {
+    true
+}
+
+#[cfg(feature = "model")]
+pub use switch::{holds, without};
+
+#[cfg(feature = "model")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local! {
+        static SWITCHED_OFF: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// Whether the rule is in force on this thread.
+    #[must_use]
+    pub fn holds(rule: Rule) -> bool {
+        SWITCHED_OFF.get() != Some(rule)
+    }
+
+    /// Does the work without the rule, on this thread.
+    pub fn without<T>(rule: Option<Rule>, work: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Rule>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                SWITCHED_OFF.set(self.0);
+            }
+        }
+        let _restore = Restore(SWITCHED_OFF.replace(rule));
+        work()
+    }
+}

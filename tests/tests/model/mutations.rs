@@ -1,0 +1,215 @@
+//! Every rule, switched off once: the simulation or the explorer must notice. One that nobody misses fails the test.
+
+use std::time::{Duration, Instant};
+
+use zurau_common::id::BrokerId;
+use zurau_common::rule::{Rule, without};
+
+use crate::simulation::{Expectation, Setup, play, setup_of};
+use crate::tampering::Tampering;
+use crate::world::{Budgets, Config};
+
+const STEPS: usize = 200;
+
+/// No time is spent on healing: what goes wrong shows at once.
+fn safety(setup: Setup, budgets: Budgets) -> Setup {
+    let mut setup = Setup { budgets, expectation: Expectation::Nothing, ..setup };
+    setup.config.coarse = true;
+    setup
+}
+
+/// The trouble in which the absence of a rule shows.
+fn setup_for(rule: Rule, seed: u64) -> Setup {
+    let mut setup = setup_of(seed);
+    setup.config.twin = false;
+    setup.tamperings.clear();
+    let moves = || vec!["[1,2]", "[2,3]", "[3,1]", "[1,2,3]", "[3,2,1]"];
+    let tampering = |what: Tampering, expectation: Expectation| Setup {
+        tamperings: vec![what],
+        expectation,
+        ..setup.clone()
+    };
+    match rule {
+        Rule::StartedStaysStarted => tampering(Tampering::DeleteIsr, Expectation::Nothing),
+        Rule::RecordsMeanStarted => tampering(Tampering::RestoreOldEntry, Expectation::Nothing),
+        Rule::ErrorIsNoStray | Rule::StrayIsProven => tampering(Tampering::GarbleState, Expectation::Nothing),
+        Rule::TargetStandsIn => tampering(Tampering::GarbleReplicas, Expectation::Leader),
+        Rule::EpochAboveTree => tampering(Tampering::LowerControllerEpoch, Expectation::Nothing),
+        Rule::IdIsPutBack => tampering(Tampering::EmptyTopic, Expectation::Full),
+        Rule::IncarnationExists | Rule::StopNamesIncarnation => {
+            tampering(Tampering::RecreateTopic, Expectation::Full)
+        }
+        Rule::RegistrationOverFormer | Rule::DirectoryOfMachine => {
+            setup.config.twin = true;
+            setup
+        }
+        Rule::MissingElrIsRead => {
+            setup.config.min_insync = 2;
+            setup.config.drops_elr = true;
+            setup.expectation = Expectation::Nothing;
+            setup
+        }
+        Rule::ElrStopsHighWatermark | Rule::LeaveBeforeComplete | Rule::CompleteUnderBoot => {
+            setup.config.min_insync = 2;
+            setup.expectation = Expectation::Nothing;
+            setup
+        }
+        Rule::RecoveryIsRecorded => {
+            setup.config.unclean = true;
+            setup.config.never_back = Some(0);
+            setup.expectation = Expectation::Leader;
+            setup
+        }
+        Rule::MinimumWithinTarget => {
+            let mut config = Config::new(2);
+            config.replicas = vec![BrokerId(1)];
+            Setup { config, ..setup }
+        }
+        Rule::UnansweredLeaderAsks => {
+            setup.config.own_isr_path = false;
+            setup.config.wishes = moves();
+            setup.budgets.part = 1;
+            setup.expectation = Expectation::NoStaleLeader;
+            setup
+        }
+        Rule::ElrIsHosted => {
+            setup.config.min_insync = 2;
+            setup.config.wishes = moves();
+            setup
+        }
+        Rule::MoveIsAnEpoch
+        | Rule::HostsOnlyGrow
+        | Rule::HostsDoNotLeave
+        | Rule::WishAtItsVersion
+        | Rule::RemovedStaysOut
+        | Rule::DeleteInItsEpoch => {
+            setup.config.wishes = moves();
+            setup
+        }
+        Rule::RefusalIsRemembered | Rule::ResignInOwnEpoch => {
+            setup.budgets.fail_log = 3;
+            setup.expectation = Expectation::Nothing;
+            setup
+        }
+        Rule::NewerIsrOnly | Rule::LostAnswerLingers | Rule::PartitionVersion | Rule::MemberRegistration => {
+            let all = Budgets::unlimited();
+            let few = Budgets { produce: 250, kill: 250, give_up: 250, long_time: 250, ..Budgets::default() };
+            let budgets =
+                Budgets { stale_read: all.stale_read, lose_answer: all.lose_answer, duplicate: 250, ..few };
+            safety(setup, Budgets { tamper: 0, ..budgets })
+        }
+        // Safety shows at once, and best when little else happens.
+        Rule::DivergingFetchIsNoProgress
+        | Rule::ProgressPerEpoch
+        | Rule::JoinAfterFetch
+        | Rule::JoinAtHighWatermark
+        | Rule::JoinAtEpochStart
+        | Rule::AnswerInItsEpoch
+        | Rule::DivergenceForItsQuestion
+        | Rule::EpochOfReads
+        | Rule::ElectionFromStoredIsr
+        | Rule::RegistrationOfFetch
+        | Rule::TakeOverOfStoredIsr => {
+            let few = Budgets { produce: 250, kill: 250, give_up: 250, long_time: 250, ..Budgets::default() };
+            setup.config.wishes = if seed % 2 == 0 { moves() } else { Vec::new() };
+            safety(setup, Budgets { duplicate: 250, wish: 250, cut_off: 250, ..few })
+        }
+        Rule::LeaseByWrites | Rule::NumbersOfSession => {
+            let few = Budgets { produce: 250, consume: 250, long_time: 250, ..Budgets::default() };
+            safety(setup, Budgets { cut_off: 250, ..few })
+        }
+        Rule::CertainWithoutLease => {
+            setup.config.min_insync = 2;
+            let few = Budgets { produce: 250, consume: 250, long_time: 250, ..Budgets::default() };
+            safety(setup, Budgets { cut_off: 250, kill: 1, ..few })
+        }
+        _ => setup,
+    }
+}
+
+/// Rules whose absence nothing here has shown yet: deeper searches are needed. Remove what is found.
+const UNNOTICED: &[Rule] = &[
+    Rule::ProgressPerEpoch,
+    Rule::MemberRegistration,
+    Rule::NewerIsrOnly,
+    Rule::ElectionFromStoredIsr,
+    Rule::ResignInOwnEpoch,
+    Rule::NumbersOfSession,
+    Rule::HostsOnlyGrow,
+    Rule::RemovedStaysOut,
+    Rule::AnswerInItsEpoch,
+    Rule::DivergenceForItsQuestion,
+    Rule::PartitionVersion,
+    Rule::EpochOfReads,
+    Rule::RegistrationOfFetch,
+    Rule::LostAnswerLingers,
+    Rule::RefusalIsRemembered,
+    Rule::LeaveBeforeComplete,
+    Rule::MissingElrIsRead,
+    Rule::WishAtItsVersion,
+    Rule::DeleteInItsEpoch,
+    Rule::IncarnationExists,
+    Rule::StopNamesIncarnation,
+    Rule::TakeOverOfStoredIsr,
+];
+
+/// Histories that a rule is looked for in, and for how long.
+const SEEDS: u64 = 400;
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How the absence of a rule was noticed.
+struct Catch {
+    seed: u64,
+    steps: usize,
+    what: String,
+}
+
+/// The first history that goes wrong without the rule, and does not with it; and how many were played.
+fn hunt(rule: Rule, seeds: u64) -> (Option<Catch>, u64) {
+    let started = Instant::now();
+    for seed in 1..seeds + 1 {
+        let history = without(Some(rule), || play(setup_for(rule, seed), seed, STEPS));
+        if let Some((what, steps)) = history.violation {
+            let control = play(setup_for(rule, seed), seed, STEPS);
+            if let Some((why, _)) = control.violation {
+                println!("{rule:?}, seed {seed}: it goes wrong with the rule too: {why}");
+                return (None, seed);
+            }
+            return (Some(Catch { seed, steps, what }), seed);
+        }
+        if LIMIT < started.elapsed() {
+            return (None, seed);
+        }
+    }
+    (None, seeds)
+}
+
+/// `RULE=a,b` looks for these only, known as unnoticed or not; `SEEDS=n` in more histories.
+#[test]
+fn every_rule_is_missed_when_it_is_switched_off() {
+    let only = std::env::var("RULE").ok();
+    let wanted = |rule: Rule| match &only {
+        Some(only) => only.split(',').any(|one| one == format!("{rule:?}")),
+        None => !UNNOTICED.contains(&rule),
+    };
+    // A core without one of its rules may well panic; that is noticed, and no news.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut unnoticed = Vec::new();
+    for rule in Rule::ALL.iter().copied().filter(|rule| wanted(*rule)) {
+        let (name, started) = (format!("{rule:?}"), Instant::now());
+        let (catch, histories) = hunt(rule, crate::number("SEEDS").unwrap_or(SEEDS));
+        let took = started.elapsed().as_millis();
+        match catch {
+            Some(Catch { seed, steps, what }) => {
+                let what: String = what.chars().take(90).collect();
+                println!("{name:26} simulation, seed {seed:4}, step {steps:5}, {took:6} ms: {what}");
+            }
+            None => {
+                println!("{name:26} NOBODY in {histories} histories, {took} ms");
+                unnoticed.push(name);
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert!(unnoticed.is_empty(), "nobody misses {unnoticed:?}");
+}

@@ -1,0 +1,572 @@
+//! What must hold after every step (cases/invariants.md, sections 2, 3 and 8). The referee sees everything at once, which
+//! no process can.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zurau_broker::cores::steps::ReplicaLog;
+use zurau_broker::cores::storing::OpenProposal;
+use zurau_common::assignment::difference;
+use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId};
+use zurau_common::leader_and_isr::LeaderAndIsr;
+use zurau_common::zk::isr::decode_ids;
+use zurau_common::zk::state::PartitionState;
+use zurau_common::zk::topic::decode_topic;
+use zurau_common::zk::znode::Znode;
+use zurau_controller::action::{Note, Reason, Write};
+
+use crate::broker::{Broker, Process, Waiter};
+use crate::controller::Stored;
+use crate::log::{MemoryLog, Record};
+use crate::messages::Order;
+use crate::world::{FETCH_WAIT_MS, SESSION_MS, World, partition};
+use crate::zookeeper::ZooKeeper;
+
+/// More elections than a cluster holds before something else happens.
+const ELECTIONS_MAX: u64 = 12;
+
+/// What is stored of the partition.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Meta {
+    pub(crate) topic_id: Option<TopicId>,
+    pub(crate) state: Option<PartitionState>,
+    pub(crate) isr: Vec<BrokerId>,
+    pub(crate) elr: Vec<BrokerId>,
+    /// Owner of a `leader` znode of the current epoch.
+    pub(crate) owner: Option<i64>,
+}
+
+impl Meta {
+    pub(crate) fn read(zookeeper: &ZooKeeper) -> Self {
+        let tp = partition();
+        let get = |znode: Znode| zookeeper.get(&znode.path());
+        let ids = |znode: Znode| get(znode).and_then(|node| decode_ids(&node.data).ok()).unwrap_or_default();
+        let topic_id = get(Znode::Topic(tp.topic.clone()));
+        let topic_id = topic_id.and_then(|node| decode_topic(&node.data).ok().flatten());
+        // An emptied node: its one entry still says which incarnation it is.
+        let emptied = get(Znode::State(tp.clone())).is_some();
+        let topic_id = topic_id.or_else(|| {
+            let entries = zookeeper.below("/brokers/topic_ids");
+            let id = entries.get(1).filter(|_| emptied && entries.len() == 2)?;
+            TopicId::parse(id.rsplit_once('/')?.1)
+        });
+        let state_node = get(Znode::State(tp.clone()));
+        let leader = get(Znode::Leader(tp.clone()));
+        let owner = leader.filter(|leader| state_node.is_some_and(|state| state.mzxid < leader.czxid));
+        Self {
+            topic_id,
+            state: state_node.and_then(|node| PartitionState::decode(&node.data).ok()),
+            isr: ids(Znode::Isr(tp.clone())),
+            elr: ids(Znode::Elr(tp)),
+            owner: owner.map(|node| node.ephemeral_owner),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastOwner {
+    session: i64,
+    lived: bool,
+    gone: bool,
+    epoch: LeaderEpoch,
+    leader: BrokerId,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Referee {
+    pub(crate) violation: Option<String>,
+    values: u64,
+    pub(crate) acknowledged: BTreeMap<i64, u64>,
+    consumed: BTreeMap<i64, u64>,
+    committed_end: i64,
+    high_watermarks: BTreeMap<i32, i64>,
+    told_ends: BTreeMap<i32, i64>,
+    /// Who took office in an epoch, under which session, and when.
+    offices: BTreeMap<(TopicId, LeaderEpoch), (BrokerId, i64, u64)>,
+    registrations: BTreeMap<(BrokerId, BrokerEpoch), u64>,
+    highest_state: Option<(TopicId, LeaderEpoch, ControllerEpoch)>,
+    views: BTreeMap<(u64, i64), (Option<TopicId>, ControllerEpoch, LeaderEpoch)>,
+    commanders: BTreeMap<(u64, i64), (ControllerEpoch, u64)>,
+    /// Registrations under which somebody was added to the ISR.
+    readmitted: BTreeSet<BrokerId>,
+    /// An unclean election has been held: acknowledged records may be lost.
+    excused: bool,
+    /// Elections since the last disturbance or passing of time.
+    pub(crate) elections_now: u64,
+    /// The session that owned the last `leader` znode of the current epoch, and whether it lived when that vanished.
+    /// With that epoch.
+    last_owner: Option<LastOwner>,
+    epochs: BTreeSet<LeaderEpoch>,
+}
+
+impl Referee {
+    pub(crate) fn violate(&mut self, what: impl Into<String>) {
+        self.violation.get_or_insert(what.into());
+    }
+
+    fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violate(what());
+        }
+    }
+
+    pub(crate) fn next_value(&mut self) -> u64 {
+        self.values += 1;
+        self.values
+    }
+
+    pub(crate) fn process_ended(&mut self, process: &Process) {
+        self.views.remove(&(process.number, process.session));
+        self.commanders.remove(&(process.number, process.session));
+    }
+
+    pub(crate) fn registered(&mut self, broker: BrokerId, epoch: BrokerEpoch, process: u64) {
+        let owner = *self.registrations.entry((broker, epoch)).or_insert(process);
+        self.demand(owner == process, || format!("M7: two processes hold broker epoch {epoch} of {broker}"));
+    }
+
+    pub(crate) fn obeyed(&mut self, broker: &Broker, order: &Order) {
+        let Some(process) = &broker.process else { return };
+        let key = (process.number, process.session);
+        let now = (order.controller_epoch, order.connection);
+        let before = *self.commanders.get(&key).unwrap_or(&now);
+        self.commanders.insert(key, before.max(now));
+        let id = broker.id;
+        self.demand(before <= now, || format!("M4, F9: {id} obeys controller {now:?} after {before:?}"));
+        let named = order.broker_epoch;
+        let own = process.broker_epoch;
+        self.demand(named == own, || format!("M5: {id} of {own} obeys an order for {named}"));
+    }
+
+    pub(crate) fn took_office(
+        &mut self,
+        zookeeper: &ZooKeeper,
+        (broker, session): (BrokerId, i64),
+        order: &LeaderAndIsr,
+        now: u64,
+    ) {
+        let key = (order.topic_id, order.leader_epoch);
+        let before = *self.offices.entry(key).or_insert((broker, session, now));
+        let same = (before.0, before.1) == (broker, session);
+        self.demand(same, || {
+            format!("M3, F5: epoch {} is led by {before:?} and {broker}", order.leader_epoch)
+        });
+        let current = zookeeper.get(&Znode::TopicIdEntry(order.topic_id).path()).is_some();
+        self.demand(current, || format!("M11, F4: {broker} takes office for an incarnation that is over"));
+    }
+
+    /// A leader stored its ISR itself.
+    pub(crate) fn isr_stored(&mut self, leader: BrokerId, open: &OpenProposal) {
+        let OpenProposal { stored, proposal, .. } = open;
+        self.readmitted.extend(difference(&proposal.isr, &stored.isr));
+        let has_leader = proposal.isr.contains(&leader);
+        self.demand(has_leader, || format!("M6: {leader} leaves its own ISR: {proposal:?}"));
+    }
+
+    pub(crate) fn controller_wrote(&mut self, zookeeper: &ZooKeeper, stored: &Stored, now: u64) {
+        if let Write::PartitionError { text: Some(text), .. } = &stored.write {
+            // The topic was created at 0, and its author had half a second to complete it.
+            self.demand(500 <= now, || format!("L9: an error at once: {text}"));
+        }
+        let current = zookeeper.text(&Znode::ControllerEpoch.path()).unwrap_or_default();
+        let (mine, raised) = (stored.epoch, matches!(stored.write, Write::RaiseControllerEpoch { .. }));
+        let in_office = raised || current == mine.to_string();
+        self.demand(in_office, || {
+            format!("M2: a write of controller {mine} is stored under {current}: {:?}", stored.write)
+        });
+        let Write::Partition(change) = &stored.write else { return };
+        if change.write.isr.is_some() {
+            // The leader's own registration comes first.
+            self.readmitted.extend(change.fence.broker_epochs.iter().skip(1).map(|(member, _)| *member));
+        }
+        if change.extra.remove_wanted.is_some() {
+            let target = change.write.state.as_ref().map(|state| state.target.clone());
+            let replicas = zookeeper.text(&Znode::Replicas(partition()).path());
+            let replicas = replicas.and_then(|text| decode_ids(text.as_bytes()).ok());
+            self.demand(target == replicas, || format!("N9: a move to {target:?} leaves {replicas:?}"));
+        }
+    }
+
+    /// `in_office_ms`: how long the controller has been in office.
+    pub(crate) fn noted(&mut self, zookeeper: &ZooKeeper, note: &Note, in_office_ms: u64) {
+        match note {
+            Note::Elected { reason, recovery, leader_epoch, .. } => {
+                let before = self.epochs.range(..*leader_epoch).next_back().copied();
+                let last = self.last_owner.filter(|last| Some(last.epoch) == before);
+                self.excused |= *recovery;
+                self.elections_now += 1;
+                let elections = self.elections_now;
+                self.demand(elections < ELECTIONS_MAX, || format!("L4: {elections} elections in a moment"));
+                let resigned = *reason != Reason::Resigned || last.is_none_or(|last| last.lived);
+                self.demand(resigned, || {
+                    "L5, M5: the leader's session ended, and it is said to have resigned".into()
+                });
+                let restarted = *reason == Reason::BrokerRestarted;
+                let stands = last.is_some_and(|last| {
+                    let registered = zookeeper.get(&Znode::Broker(last.leader).path());
+                    registered.is_some_and(|node| node.ephemeral_owner == last.session)
+                });
+                self.demand(!(restarted && stands), || {
+                    "N10: an epoch ends as if its leader had registered anew, and it did not".into()
+                });
+            }
+            Note::TookOffice { brokers, .. } => {
+                let meta = Meta::read(zookeeper);
+                let hosts = meta.state.map_or(Vec::new(), |state| state.replicas);
+                let waited = SESSION_MS <= in_office_ms || hosts.len() <= 2 * brokers;
+                self.demand(waited, || format!("L12: elections begin with {brokers} of {hosts:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// A registration id was stored.
+    pub(crate) fn claimed(&mut self, broker: BrokerId, over_former: bool, foreign: bool) {
+        self.demand(over_former, || {
+            format!("N12: {broker} registers over another registration than it knew")
+        });
+        self.demand(!foreign, || format!("D12, F11: {broker} takes the registration of a living process"));
+    }
+
+    pub(crate) fn raised(&mut self, zookeeper: &ZooKeeper, broker: &Broker) {
+        let (Some(process), Some(log)) = (&broker.process, &broker.disk.log) else { return };
+        let Some(leader) = process.leader() else { return };
+        let meta = Meta::read(zookeeper);
+        let (epoch, high_watermark) = (leader.leader_epoch(), log.high_watermark());
+        let in_sync = leader.isr().stored().isr.len();
+        let enough = leader.min_in_sync() <= in_sync;
+        self.demand(enough, || format!("R12: the high watermark rises with {in_sync} in sync"));
+        let current = meta.topic_id == Some(log.topic_id);
+        let leads = meta.state.is_some_and(|state| state.leader == broker.id && state.leader_epoch == epoch);
+        if leads && current {
+            self.committed_end = self.committed_end.max(high_watermark);
+        }
+    }
+
+    pub(crate) fn acknowledged(&mut self, zookeeper: &ZooKeeper, broker: &Broker, waiter: Waiter) {
+        let (Some(process), Some(log)) = (&broker.process, &broker.disk.log) else { return };
+        if Meta::read(zookeeper).topic_id != Some(log.topic_id) {
+            // Of an incarnation that is over.
+            return;
+        }
+        let held = log.read(waiter.offset, 1).first().map(|record| record.value) == Some(waiter.value);
+        let committed = waiter.offset < log.high_watermark() && process.leader().is_some();
+        let id = broker.id;
+        self.demand(held && committed, || format!("R20: {id} acknowledges {waiter:?} too early"));
+        let before = *self.acknowledged.entry(waiter.offset).or_insert(waiter.value);
+        let same = before == waiter.value || self.excused;
+        self.demand(same, || format!("one offset, two acknowledgements: {waiter:?} and {before}"));
+    }
+
+    pub(crate) fn consumed(&mut self, epoch: LeaderEpoch, records: &[Record]) {
+        for (offset, record) in (0..).zip(records) {
+            let before = *self.consumed.entry(offset).or_insert(record.value);
+            let same = before == record.value || self.excused;
+            self.demand(same, || format!("R8: epoch {epoch} shows {record:?} at {offset}, {before} before"));
+        }
+    }
+
+    /// Somebody was told the end of the partition.
+    pub(crate) fn told_end(&mut self, epoch: LeaderEpoch, end: i64) {
+        let highest = self.told_ends.range(..=epoch.0).map(|(_, end)| *end).max().unwrap_or(0);
+        let excused = self.excused;
+        self.demand(highest <= end || excused, || format!("R15: epoch {epoch} tells {end} after {highest}"));
+        let told = self.told_ends.entry(epoch.0).or_insert(end);
+        *told = (*told).max(end);
+    }
+
+    /// A broker served what only a leader with the right to it may.
+    pub(crate) fn served(&mut self, zookeeper: &ZooKeeper, broker: &Broker, now: u64) {
+        let (Some(process), Some(log)) = (&broker.process, &broker.disk.log) else { return };
+        let Some(leader) = process.leader() else { return };
+        let office = self.offices.get(&(log.topic_id, leader.leader_epoch()));
+        if office.is_none_or(|(_, session, _)| zookeeper.is_live(*session)) {
+            return;
+        }
+        let newer = self.offices.range((log.topic_id, leader.leader_epoch().next())..);
+        let mut newer = newer.filter(|((topic_id, _), _)| *topic_id == log.topic_id);
+        let since = newer.next().map(|(_, (_, _, since))| *since);
+        let too_late = since.is_some_and(|since| since + 2 * FETCH_WAIT_MS + 1_000 < now);
+        let id = broker.id;
+        self.demand(!too_late, || format!("F10, N2: {id} serves long after its successor took office"));
+    }
+
+    pub(crate) fn truncated(&mut self, broker: &Broker, end: i64, high_watermark: i64) {
+        let excused = self.excused || broker.disk.lost;
+        let id = broker.id;
+        self.demand(excused || high_watermark <= end, || {
+            format!("R16: {id} cuts its log to {end}, below its high watermark {high_watermark}")
+        });
+    }
+
+    /// A copy was deleted, because the controller said so. It may host again by now, but nobody counts on it yet.
+    pub(crate) fn deleted(&mut self, zookeeper: &ZooKeeper, broker: BrokerId, topic_id: TopicId) {
+        let meta = Meta::read(zookeeper);
+        let counted = meta.isr.contains(&broker) || meta.elr.contains(&broker);
+        let current = meta.topic_id == Some(topic_id);
+        self.demand(!(counted && current), || {
+            format!("F9, N5: {broker} deletes a copy that counts: {meta:?}")
+        });
+    }
+
+    /// A directory was renamed.
+    pub(crate) fn set_aside(&mut self, zookeeper: &ZooKeeper, broker: BrokerId, topic_id: TopicId) {
+        if zookeeper.get(&Znode::TopicIdEntry(topic_id).path()).is_none() {
+            return;
+        }
+        let meta = Meta::read(zookeeper);
+        let host = meta.state.is_none_or(|state| state.replicas.contains(&broker));
+        self.demand(!host, || format!("F8, N5, N7: {broker} gives up a copy that it hosts"));
+    }
+
+    /// After every step.
+    pub(crate) fn check(&mut self, world: &World) {
+        let meta = Meta::read(&world.zookeeper);
+        self.check_meta(&meta);
+        if let Some(state) = &meta.state {
+            let epoch = state.leader_epoch;
+            self.epochs.insert(epoch);
+            let leader = state.leader;
+            match (meta.owner, &mut self.last_owner) {
+                (Some(session), last) => {
+                    *last = Some(LastOwner { session, lived: true, gone: false, epoch, leader })
+                }
+                (None, Some(last)) if !last.gone && last.epoch == epoch => {
+                    last.gone = true;
+                    last.lived = world.zookeeper.is_live(last.session);
+                }
+                (None, _) => {}
+            }
+        }
+        self.check_processes(world, &meta);
+        self.check_logs(world, &meta);
+        if !self.excused {
+            self.check_data(world, &meta);
+        }
+    }
+
+    fn check_meta(&mut self, meta: &Meta) {
+        let (Some(topic_id), Some(state)) = (meta.topic_id, &meta.state) else { return };
+        let (leader_epoch, controller_epoch) = (state.leader_epoch, state.controller_epoch);
+        if let Some((id, leader, controller)) = self.highest_state
+            && id == topic_id
+        {
+            self.demand(leader <= leader_epoch, || format!("M1: leader epoch {leader_epoch} after {leader}"));
+            self.demand(controller <= controller_epoch, || {
+                format!("M1, N14: controller epoch {controller_epoch} after {controller}")
+            });
+        }
+        self.highest_state = Some((topic_id, leader_epoch, controller_epoch));
+        let foreign = meta.isr.iter().chain(&meta.elr).find(|id| !state.replicas.contains(id));
+        self.demand(foreign.is_none(), || {
+            format!("R1, N8, L10: {foreign:?} is in sync and no host: {meta:?}")
+        });
+        let both = meta.isr.iter().find(|id| meta.elr.contains(id));
+        self.demand(both.is_none(), || format!("D2: {both:?} is in sync and eligible"));
+    }
+
+    fn check_processes(&mut self, world: &World, meta: &Meta) {
+        for broker in &world.brokers {
+            let Some(process) = &broker.process else { continue };
+            let Some(replica) = &process.replica else { continue };
+            if let Some(view) = replica.view() {
+                let topic_id = broker.disk.log.as_ref().map(|log| log.topic_id);
+                let now = (topic_id, view.controller_epoch, view.leader_epoch);
+                let before = self.views.insert((process.number, process.session), now).unwrap_or(now);
+                let id = broker.id;
+                let back = before.0 == now.0 && (now.1 < before.1 || now.2 < before.2);
+                self.demand(!back, || format!("M4: {id} goes back from {before:?} to {now:?}"));
+            }
+            if meta.owner == Some(process.session)
+                && let Some(state) = &meta.state
+            {
+                let in_sync = meta.isr.is_empty() || meta.isr.contains(&broker.id);
+                let elected = state.leader == broker.id && in_sync;
+                self.demand(elected, || format!("R1: the leader znode is of {}: {meta:?}", broker.id));
+            }
+            let Some(log) = &broker.disk.log else { continue };
+            if Some(log.topic_id) != meta.topic_id {
+                continue;
+            }
+            if let Some(leader) = replica.leader() {
+                let epoch = leader.leader_epoch().0;
+                let before = self.high_watermarks.insert(epoch, log.high_watermark()).unwrap_or(0);
+                self.demand(before <= log.high_watermark(), || {
+                    format!("R15: the high watermark of epoch {epoch} falls from {before}")
+                });
+                self.check_maximal(broker, meta);
+                let office = self.offices.get(&(log.topic_id, leader.leader_epoch()));
+                let own = office.is_some_and(|(_, session, _)| *session == process.session);
+                self.demand(own, || format!("L11: {} leads by the word of another session", broker.id));
+            }
+            let lost = broker.disk.lost && broker.is_registered() && meta.isr.contains(&broker.id);
+            let alone = meta.isr.len() + meta.elr.len() == 1;
+            let readmitted = self.readmitted.contains(&broker.id);
+            self.demand(!lost || alone || readmitted, || {
+                format!("M8, N1: {} is back, lost records, and is in sync: {meta:?}", broker.id)
+            });
+        }
+    }
+
+    /// R10: whoever may be elected is counted by the leader.
+    fn check_maximal(&mut self, broker: &Broker, meta: &Meta) {
+        let (Some(process), Some(state)) = (&broker.process, &meta.state) else { return };
+        let Some(leader) = process.leader() else { return };
+        let current = state.leader == broker.id && state.leader_epoch == leader.leader_epoch();
+        if !current || meta.owner != Some(process.session) {
+            return;
+        }
+        let maximal = leader.isr().maximal();
+        let missed = meta.isr.iter().find(|id| !maximal.contains(id));
+        self.demand(missed.is_none(), || {
+            format!("R10: {missed:?} is stored and not counted by leader {}: {maximal:?}", broker.id)
+        });
+    }
+
+    fn check_logs(&mut self, world: &World, meta: &Meta) {
+        let logs: Vec<(BrokerId, &MemoryLog)> = world
+            .brokers
+            .iter()
+            .filter_map(|broker| Some((broker.id, broker.disk.log.as_ref()?)))
+            .filter(|(_, log)| Some(log.topic_id) == meta.topic_id)
+            .collect();
+        for (index, (id, log)) in logs.iter().enumerate() {
+            let bounds = 0 <= log.high_watermark() && log.high_watermark() <= log.log_end_offset();
+            self.demand(bounds, || format!("R14: bounds of {id}"));
+            let entries = log.epochs().entries();
+            let rising = entries.windows(2).all(|pair| {
+                pair[0].leader_epoch < pair[1].leader_epoch && pair[0].start_offset < pair[1].start_offset
+            });
+            self.demand(rising, || format!("R17: the history of {id} does not rise: {entries:?}"));
+            let covered = (0..).zip(&log.records).find(|(at, r)| log.epoch_at(*at) != Some(r.epoch));
+            self.demand(covered.is_none(), || {
+                format!("R17: {id} has {covered:?} under another epoch: {entries:?}")
+            });
+            for (other_id, other) in &logs[..index] {
+                if let Some(offset) = first_broken_epoch(log, other) {
+                    self.violate(format!(
+                        "R7: {id} and {other_id} share the epoch of {offset} and differ before: {:?} {:?}",
+                        log.records, other.records
+                    ));
+                }
+                let below = log.high_watermark().min(other.high_watermark());
+                let agree = log.read(0, to_count(below)) == other.read(0, to_count(below));
+                let excused = self.excused;
+                self.demand(agree || excused, || {
+                    format!(
+                        "R6: {id} and {other_id} differ below {below}: {:?} {:?}",
+                        log.records, other.records
+                    )
+                });
+            }
+        }
+    }
+
+    /// R3, R4, R5, R9: what was committed is where it must be.
+    fn check_data(&mut self, world: &World, meta: &Meta) {
+        let readmitted = |broker: &Broker| broker.is_registered() && self.readmitted.contains(&broker.id);
+        let whole = |broker: &Broker| !broker.is_twin && (!broker.disk.lost || readmitted(broker));
+        let mut problems = Vec::new();
+        for member in world.brokers.iter().filter(|broker| whole(broker)) {
+            let (in_sync, eligible) = (meta.isr.contains(&member.id), meta.elr.contains(&member.id));
+            if !in_sync && !eligible {
+                continue;
+            }
+            let empty = MemoryLog::new(meta.topic_id.unwrap_or(TopicId(uuid::Uuid::nil())));
+            let log = member.disk.log.as_ref().filter(|log| Some(log.topic_id) == meta.topic_id);
+            // A registered broker without the log would have left.
+            let log = log.unwrap_or(&empty);
+            if log.log_end_offset() < self.committed_end {
+                problems.push(format!(
+                    "R4: {} may be elected and ends at {}, {} is committed: {meta:?}",
+                    member.id,
+                    log.log_end_offset(),
+                    self.committed_end
+                ));
+            }
+            for (offset, value) in &self.acknowledged {
+                if log.read(*offset, 1).first().map(|record| record.value) != Some(*value) {
+                    problems.push(format!("R5: {} may be elected and lacks {value} at {offset}", member.id));
+                }
+            }
+            for leader in world.brokers.iter().filter(|_| in_sync) {
+                if let Some(problem) = strong_isr(leader, member, log) {
+                    problems.push(problem);
+                }
+            }
+        }
+        for (offset, value) in &self.acknowledged {
+            let held = world.brokers.iter().any(|broker| {
+                let log = broker.disk.log.as_ref();
+                log.is_some_and(|log| log.read(*offset, 1).first().map(|r| r.value) == Some(*value))
+            });
+            if !held {
+                problems.push(format!("R9: {value}, acknowledged at {offset}, is nowhere"));
+            }
+        }
+        if let Some(problem) = problems.into_iter().next() {
+            self.violate(problem);
+        }
+    }
+
+    /// Members that were added to the ISR since the last call: what they lost does not matter any more.
+    pub(crate) fn take_readmitted(&mut self) -> BTreeSet<BrokerId> {
+        std::mem::take(&mut self.readmitted)
+    }
+
+    /// Another incarnation of the topic: what was known of the last one is over.
+    pub(crate) fn forget_records(&mut self) {
+        self.acknowledged.clear();
+        self.consumed.clear();
+        self.committed_end = 0;
+        self.high_watermarks.clear();
+        self.told_ends.clear();
+        self.epochs.clear();
+        self.last_owner = None;
+    }
+
+    /// What every replica must hold in the end.
+    pub(crate) fn check_everywhere(&mut self, world: &World) {
+        for broker in &world.brokers {
+            let Some(log) = &broker.disk.log else { continue };
+            for (offset, value) in &self.acknowledged.clone() {
+                let held = log.read(*offset, 1).first().map(|record| record.value) == Some(*value);
+                let excused = self.excused;
+                self.demand(held || excused, || {
+                    format!("{} lacks {value} at {offset} in the end", broker.id)
+                });
+            }
+        }
+    }
+}
+
+fn to_count(offset: i64) -> usize {
+    usize::try_from(offset).unwrap_or(0)
+}
+
+/// R3: what anybody exposed who thinks it leads is on every replica that can be elected cleanly.
+fn strong_isr(leader: &Broker, member: &Broker, log: &MemoryLog) -> Option<String> {
+    leader.process.as_ref()?.leader()?;
+    let exposed = leader.disk.log.as_ref()?;
+    if exposed.topic_id != log.topic_id {
+        return None;
+    }
+    let below = to_count(exposed.high_watermark());
+    (exposed.read(0, below) != log.read(0, below)).then(|| {
+        format!(
+            "R3: {} exposes {below} records that {} lacks: {:?} {:?}",
+            leader.id, member.id, exposed.records, log.records
+        )
+    })
+}
+
+/// An offset at which both logs have one epoch although they differ at or below it (R7).
+fn first_broken_epoch(one: &MemoryLog, other: &MemoryLog) -> Option<usize> {
+    let mut differ = false;
+    for (offset, (mine, theirs)) in one.records.iter().zip(&other.records).enumerate() {
+        differ |= mine != theirs;
+        if differ && mine.epoch == theirs.epoch {
+            return Some(offset);
+        }
+    }
+    None
+}

@@ -1,0 +1,183 @@
+//! ZooKeeper as the model sees it: multis, versions, zxids, sessions, one set of changed paths for each watcher, and the
+//! states before the last writes, which a server that lags still shows.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpFailure, OpResult};
+use zurau_common::zk::znode::PERSISTENT_PARENTS;
+
+/// Writes that a server may lag behind.
+const PAST_MAX: usize = 4;
+
+type Nodes = BTreeMap<String, Node>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct ZooKeeper {
+    nodes: Arc<Nodes>,
+    /// Before the last writes, the oldest first.
+    past: VecDeque<Arc<Nodes>>,
+    zxid: i64,
+    sessions: BTreeSet<i64>,
+    next_session: i64,
+    /// Changed paths that each watcher has not heard of.
+    pub(crate) dirty: Vec<BTreeSet<String>>,
+}
+
+impl ZooKeeper {
+    pub(crate) fn new(watchers: usize) -> Self {
+        let mut zookeeper = Self {
+            nodes: Arc::default(),
+            past: VecDeque::new(),
+            zxid: 0,
+            sessions: BTreeSet::new(),
+            next_session: 100,
+            dirty: vec![BTreeSet::new(); watchers],
+        };
+        for parent in PERSISTENT_PARENTS {
+            zookeeper.put(parent, b"");
+        }
+        zookeeper
+    }
+
+    pub(crate) fn open_session(&mut self) -> i64 {
+        self.next_session += 1;
+        self.sessions.insert(self.next_session);
+        self.next_session
+    }
+
+    pub(crate) fn is_live(&self, session: i64) -> bool {
+        self.sessions.contains(&session)
+    }
+
+    pub(crate) fn end_session(&mut self, session: i64) {
+        if !self.sessions.remove(&session) {
+            return;
+        }
+        let owned = self.nodes.iter().filter(|(_, node)| node.ephemeral_owner == session);
+        let deletions: Vec<Op> =
+            owned.map(|(path, _)| Op::Delete { path: path.clone(), version: None }).collect();
+        self.multi(&deletions, 0).expect("ephemerals have no children");
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<&Node> {
+        self.nodes.get(path)
+    }
+
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        Some(String::from_utf8_lossy(&self.get(path)?.data).into_owned())
+    }
+
+    /// `stale`: as a server shows them that has not heard of the last writes.
+    pub(crate) fn get_many(&self, paths: &[String], stale: bool) -> Vec<Option<Node>> {
+        let nodes = self.past.front().filter(|_| stale).unwrap_or(&self.nodes);
+        paths.iter().map(|path| nodes.get(path).cloned()).collect()
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &String> {
+        self.nodes.keys()
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&String, &Node)> {
+        self.nodes.iter()
+    }
+
+    pub(crate) fn below(&self, path: &str) -> Vec<String> {
+        let below = format!("{path}/");
+        self.nodes.keys().filter(|other| *other == path || other.starts_with(&below)).cloned().collect()
+    }
+
+    /// An admin's write, parents included.
+    pub(crate) fn put(&mut self, path: &str, data: &[u8]) {
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        for end in 1..parts.len() {
+            let parent = format!("/{}", parts[..end].join("/"));
+            if self.get(&parent).is_none() {
+                self.put(&parent, b"");
+            }
+        }
+        let (exists, path, data) = (self.get(path).is_some(), path.to_owned(), data.to_vec());
+        let op = match exists {
+            true => Op::SetData { path, data, version: None },
+            false => Op::Create { path, data, lifetime: Lifetime::Persistent },
+        };
+        self.multi(&[op], 0).expect("an unconditional write");
+    }
+
+    /// An admin's removal, with everything below.
+    pub(crate) fn remove(&mut self, path: &str) {
+        for path in self.below(path).into_iter().rev() {
+            self.multi(&[Op::Delete { path, version: None }], 0).expect("leaves go first");
+        }
+    }
+
+    /// All or nothing, under one zxid. Session 0 is an admin's.
+    pub(crate) fn multi(&mut self, ops: &[Op], session: i64) -> Result<Vec<OpResult>, MultiError> {
+        if session != 0 && !self.is_live(session) {
+            return Err(MultiError::SessionEnded);
+        }
+        let mut nodes = Nodes::clone(&self.nodes);
+        let mut changed = BTreeSet::new();
+        let zxid = self.zxid + 1;
+        let mut results = Vec::new();
+        for (index, op) in ops.iter().enumerate() {
+            match one(&mut nodes, &mut changed, (zxid, session), op) {
+                Ok(result) => results.push(result),
+                Err(reason) => {
+                    return Err(MultiError::Failed { index, path: op.path().to_owned(), reason });
+                }
+            }
+        }
+        self.zxid = zxid;
+        self.past.push_back(std::mem::replace(&mut self.nodes, Arc::new(nodes)));
+        if self.past.len() > PAST_MAX {
+            self.past.pop_front();
+        }
+        for dirty in &mut self.dirty {
+            dirty.extend(changed.iter().cloned());
+        }
+        Ok(results)
+    }
+}
+
+fn one(
+    nodes: &mut Nodes,
+    changed: &mut BTreeSet<String>,
+    (zxid, session): (i64, i64),
+    op: &Op,
+) -> Result<OpResult, OpFailure> {
+    // To ZooKeeper -1 means any version (F12).
+    let fits = |node: &Node, version: Option<i32>| version.is_none_or(|v| v == -1 || v == node.version);
+    let found = nodes.get_mut(op.path());
+    match (op, found) {
+        (Op::CheckExists { .. }, Some(_)) | (Op::CheckAbsent { .. }, None) => Ok(OpResult::Checked),
+        (Op::CheckVersion { version, .. }, Some(node)) if fits(node, Some(*version)) => Ok(OpResult::Checked),
+        (Op::Create { path, data, lifetime }, None) => {
+            let ephemeral_owner = if *lifetime == Lifetime::Ephemeral { session } else { 0 };
+            let node = Node { data: data.clone(), version: 0, czxid: zxid, mzxid: zxid, ephemeral_owner };
+            nodes.insert(path.clone(), node);
+            changed.insert(path.clone());
+            Ok(OpResult::Created)
+        }
+        (Op::SetData { path, data, version }, Some(node)) if fits(node, *version) => {
+            node.data.clone_from(data);
+            node.version += 1;
+            node.mzxid = zxid;
+            changed.insert(path.clone());
+            Ok(OpResult::Set { version: node.version, mzxid: zxid })
+        }
+        (Op::Delete { path, version }, Some(node)) if fits(node, *version) => {
+            let below = format!("{path}/");
+            let child = nodes.range(below.clone()..).next();
+            if child.is_some_and(|(other, _)| other.starts_with(&below)) {
+                return Err(OpFailure::NotEmpty);
+            }
+            nodes.remove(path);
+            changed.insert(path.clone());
+            Ok(OpResult::Deleted)
+        }
+        (Op::CheckAbsent { .. } | Op::Create { .. }, Some(_)) => Err(OpFailure::NodeExists),
+        (_, None) => Err(OpFailure::NoNode),
+        (_, Some(_)) => Err(OpFailure::BadVersion),
+    }
+}
