@@ -2,10 +2,13 @@
 //! ZooKeeper session of the moment.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use anyhow::Context as _;
 use parking_lot::Mutex;
 use zurau_common::config::BrokerConfig;
-use zurau_common::id::BrokerEpoch;
+use zurau_common::id::{BrokerEpoch, BrokerId};
+use zurau_common::wire::peer::Peer;
 
 use crate::control::ControlPlane;
 use crate::groups::GroupCoordinator;
@@ -65,6 +68,23 @@ impl BrokerContext {
             zookeeper: SessionSlot::new(),
             cluster_id: OnceLock::new(),
         }
+    }
+
+    /// A connection to another broker, on the listener between brokers.
+    ///
+    /// # Errors
+    /// The controller has told no address of it; nobody answers there within `limit`.
+    pub(crate) async fn connect(
+        &self,
+        broker: BrokerId,
+        client: &str,
+        limit: Duration,
+    ) -> anyhow::Result<Peer> {
+        let image = self.metadata.image();
+        let listener = &self.config.inter_broker_listener_name;
+        let address = image.brokers.get(&broker).and_then(|live| live.address(listener));
+        let address = address.with_context(|| format!("no address of broker {broker} is known"))?;
+        Peer::connect(&format!("{}:{}", address.host, address.port), client, limit).await
     }
 
     pub(crate) fn cluster_id(&self) -> &str {

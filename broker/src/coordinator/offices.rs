@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
@@ -167,6 +169,35 @@ impl<K: Kind> Offices<K> {
         let slots = self.slots.lock();
         let loaded = slots.values().filter(|slot| slot.is_loaded.load(Ordering::Acquire));
         loaded.map(|slot| slot.mailbox.clone()).collect()
+    }
+
+    /// Asks every coordinator that has loaded and still leads; starts none. `None` when one of them does not answer
+    /// within `limit`. One that ends meanwhile is left out: what it held is not here any more.
+    pub(crate) async fn observe<T>(
+        &self,
+        context: &BrokerContext,
+        limit: Duration,
+        question: impl Fn(oneshot::Sender<T>) -> K::Command,
+    ) -> Option<Vec<T>> {
+        let asked: Vec<mpsc::Sender<K::Command>> = {
+            let slots = self.slots.lock();
+            let leads = |(number, slot): &(&i32, &Slot<K::Command>)| {
+                let partition = context.partitions.get(self.topic.name, **number);
+                slot.is_loaded.load(Ordering::Acquire)
+                    && partition.is_some_and(|partition| partition.leads_in(slot.leader_epoch))
+            };
+            slots.iter().filter(leads).map(|(_, slot)| slot.mailbox.clone()).collect()
+        };
+        let asking = asked.into_iter().map(|mailbox| {
+            let (answer, answered) = oneshot::channel();
+            let question = question(answer);
+            async move {
+                mailbox.send(question).await.ok()?;
+                answered.await.ok()
+            }
+        });
+        let answers = timeout(limit, join_all(asking)).await.ok()?;
+        Some(answers.into_iter().flatten().collect())
     }
 }
 

@@ -12,7 +12,7 @@ use zurau_common::rejection::Rejection;
 
 use super::outbox::GroupSettings;
 use super::records::GroupId;
-use super::request::{Answer, Ask, Listing};
+use super::request::{Answer, Ask, Listing, Summary};
 use super::shard::Shard;
 use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
@@ -171,6 +171,12 @@ impl GroupCoordinator {
             }
         }
         topics
+    }
+
+    /// The groups of all coordinators that have loaded; `None` when one of them does not answer within `limit`.
+    pub(crate) async fn observe(&self, context: &BrokerContext, limit: Duration) -> Option<Vec<Summary>> {
+        let answers = self.offices.observe(context, limit, |answer| Command::Observe { answer }).await?;
+        Some(answers.into_iter().flatten().collect())
     }
 
     /// Topics are gone: their offsets go too (GRP-07).

@@ -28,11 +28,12 @@ mod coordinator;
 mod upkeep;
 
 pub(crate) use coordinator::GroupCoordinator;
+pub(crate) use group::GroupState;
 pub(crate) use records::GroupId;
 pub(crate) use request::{
     CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, Description,
     FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest, LeaveRequest,
-    LeavingMember, Listing, OffsetToCommit, Protocol, SyncRequest, Synced, Transaction,
+    LeavingMember, Listing, OffsetToCommit, Protocol, Summary, SyncRequest, Synced, Transaction,
 };
 #[cfg(test)]
 pub(crate) use request::{DescribedMember, JoinedMember};

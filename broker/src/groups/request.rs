@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zurau_common::id::TopicName;
+use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 
-use super::records::MemberId;
+use super::group::GroupState;
+use super::records::{GroupId, MemberId};
 use crate::coordinator::Producer;
 pub(crate) use crate::coordinator::ReplyId;
 use crate::log::Verification;
@@ -41,6 +42,16 @@ pub(crate) enum Answer {
     List(Vec<Listing>),
     /// Of a marker.
     EndTransaction(Result<(), Rejection>),
+}
+
+/// What an operator sees of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) group: GroupId,
+    pub(crate) state: GroupState,
+    pub(crate) members: usize,
+    /// Committed offsets by topic and partition, in no particular order.
+    pub(crate) offsets: Vec<(TopicPartition, i64)>,
 }
 
 /// A request that knows the type of its answer.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use zurau_common::id::TopicName;
+use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 
 use super::group::{Group, GroupState, Member};
@@ -16,7 +16,7 @@ use super::outbox::{Effect, GroupSettings, Now, Outbox, PendingWrite, Then, Time
 use super::records::{GroupId, GroupRecord, MemberId, RecordProblem};
 use super::request::{
     Answer, CommitRequest, CommittedTopic, DescribedMember, Description, JoinAnswer, JoinRequest,
-    LeaveRequest, Listing, ReplyId, Request,
+    LeaveRequest, Listing, ReplyId, Request, Summary,
 };
 use crate::coordinator::{Producer, Replay};
 use crate::log::Marker;
@@ -193,6 +193,23 @@ impl Shard {
         topics.sort();
         topics.dedup();
         topics
+    }
+
+    /// What an operator sees of each group, in no particular order.
+    pub(crate) fn summaries(&self) -> Vec<Summary> {
+        let summary = |group: &Group| Summary {
+            group: Arc::clone(&group.id),
+            state: group.state,
+            members: group.members.len(),
+            offsets: group
+                .offsets
+                .iter()
+                .map(|(topic, partition, committed)| {
+                    (TopicPartition::new(Arc::clone(topic), partition), committed.offset)
+                })
+                .collect(),
+        };
+        self.groups.values().map(summary).collect()
     }
 
     fn group(&mut self, id: &GroupId) -> &mut Group {

@@ -10,7 +10,7 @@ use zurau_common::id::TopicName;
 
 use super::outbox::{Effect, Now};
 use super::records::{GroupId, GroupRecord};
-use super::request::{Answer, ReplyId, Request, Transaction};
+use super::request::{Answer, ReplyId, Request, Summary, Transaction};
 use super::shard::{Event, Shard};
 use crate::coordinator::{Office, Producer, WriteSettings, Writer};
 use crate::log::Marker;
@@ -33,6 +33,10 @@ pub(crate) enum Command {
     /// The topics that offsets are held of.
     Topics {
         answer: oneshot::Sender<Vec<TopicName>>,
+    },
+    /// What an operator sees of the groups.
+    Observe {
+        answer: oneshot::Sender<Vec<Summary>>,
     },
     TopicsDeleted(Vec<TopicName>),
     /// Write the marker of a transaction that has offsets here.
@@ -113,6 +117,10 @@ impl Worker {
             Command::Topics { answer } => {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.shard.topics());
+                return Vec::new();
+            }
+            Command::Observe { answer } => {
+                let _ = answer.send(self.shard.summaries());
                 return Vec::new();
             }
             Command::TopicsDeleted(topics) => Event::TopicsDeleted(topics),

@@ -2,14 +2,18 @@
 //! counters, an API's place in the table is its key. Everything else that `/metrics` shows is derived from the state
 //! at the moment when somebody asks (`page`).
 
+mod groups;
 mod page;
 mod partitions;
+mod remote_ends;
 mod requests;
 mod topics;
 
 use zurau_common::http::instruments::{Counter, Timer};
 
 pub(crate) use page::write as write_page;
+use remote_ends::RemoteEnds;
+pub(crate) use remote_ends::run as watch_remote_ends;
 pub(crate) use requests::RequestMetrics;
 pub(crate) use topics::{TopicCounters, TopicMetrics};
 
@@ -18,6 +22,7 @@ pub(crate) use topics::{TopicCounters, TopicMetrics};
 pub(crate) struct Metrics {
     pub(crate) topics: TopicMetrics,
     pub(crate) requests: RequestMetrics,
+    remote_ends: RemoteEnds,
     pub(crate) replication_bytes_in: Counter,
     pub(crate) replication_bytes_out: Counter,
     pub(crate) isr_shrinks: Counter,

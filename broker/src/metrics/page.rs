@@ -2,19 +2,26 @@
 //! `zurau_`. A number that this broker does not know is left out, never made up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use zurau_common::http::exposition::{Exposition, Kind};
 use zurau_common::http::instruments::Counter;
 use zurau_common::zk::session::SessionState;
 
-use super::partitions;
 use super::topics::Counters;
+use super::{groups, partitions};
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
 use crate::partition::{Observation, Partition};
 use crate::shared::wall_clock_ms;
+use crate::transactions::TransactionState;
 
-/// Everything that can be said once the logs are loaded.
+/// How long all coordinators of a kind may take to tell; then what they hold is left out.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Everything that can be said once the logs are loaded. Waits for the coordinators: to be called on a thread that may
+/// wait, within a runtime.
 pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     let observed: Vec<(Arc<Partition>, Observation)> = context
         .partitions
@@ -33,6 +40,8 @@ pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     logs(context, page);
     zookeeper(context, page);
     cluster(context, page);
+    groups::write(context, page);
+    transactions(context, page);
     if context.config.http_metrics_partitions {
         partitions::write(context, observed, page);
     }
@@ -200,6 +209,17 @@ fn zookeeper(context: &BrokerContext, page: &mut Exposition) {
         help,
         lease.map_or(0.0, |lease| lease.remaining().as_secs_f64()),
     );
+}
+
+fn transactions(context: &BrokerContext, page: &mut Exposition) {
+    let counts = Handle::current().block_on(context.transactions.count(context, ANSWER_LIMIT));
+    let help = "Transactional ids that are coordinated here, by the state of their last transaction.";
+    let mut family = page.family("zurau_transactional_ids", Kind::Gauge, help);
+    for state in TransactionState::ALL {
+        if let Some(counts) = &counts {
+            family.sample(&[("state", state.name())], counts.get(&state).copied().unwrap_or(0));
+        }
+    }
 }
 
 /// What a kafka_exporter beside the cluster tells of it.

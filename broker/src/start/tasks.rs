@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
+use crate::metrics::watch_remote_ends;
 use crate::partitions::{run_cleaner, space_marks};
 use crate::topics_at_start::create_topics_at_start;
 
@@ -24,6 +25,8 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
     let stop_creating = stopping.clone();
     data.spawn(async move { stop_creating.run_until_cancelled(creating).await });
     data.spawn(crate::transactions::run(Arc::clone(context), stopping.clone()));
+    let (for_ends, stop_ends) = (Arc::clone(context), stopping.clone());
+    data.spawn(async move { stop_ends.run_until_cancelled(watch_remote_ends(&for_ends)).await });
     let config = &context.config;
     let initial = config.log_initial_task_delay;
     let half_lag = (config.replica_lag_time_max / 2).max(Duration::from_millis(1));

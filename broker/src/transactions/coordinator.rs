@@ -1,5 +1,6 @@
 //! The transaction coordinators of this broker: one for each partition of `__transaction_state` that it leads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
 
 use super::marker_sender::{MarkerSender, Order};
-use super::records::{Transaction, TransactionalId};
+use super::records::{Transaction, TransactionState, TransactionalId};
 use super::request::{Answer, InitRequest, Initialized, ListFilter, Listing, Request};
 use super::shard::{Shard, TransactionSettings};
 use super::worker::{Command, Worker};
@@ -207,6 +208,22 @@ impl TransactionCoordinator {
             }
         }
         Ok(listings)
+    }
+
+    /// How many transactional ids of the coordinators that have loaded are in each state; `None` when one of them does
+    /// not answer within `limit`.
+    pub(crate) async fn count(
+        &self,
+        context: &BrokerContext,
+        limit: Duration,
+    ) -> Option<BTreeMap<TransactionState, usize>> {
+        let mut counts = BTreeMap::new();
+        for one in self.offices.observe(context, limit, |answer| Command::Count { answer }).await? {
+            for (state, count) in one {
+                *counts.entry(state).or_default() += count;
+            }
+        }
+        Some(counts)
     }
 }
 

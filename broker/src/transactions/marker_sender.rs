@@ -220,7 +220,8 @@ async fn call(
     let mut connection = connection.lock().await;
     if connection.as_ref().is_none_or(Peer::is_closed) {
         *connection = None;
-        match connect(context, broker).await {
+        let client = format!("zurau-transactions-{}", context.shared.own);
+        match context.connect(broker, &client, CONNECT_TIMEOUT).await {
             Ok(peer) => *connection = Some(peer),
             Err(reason) => {
                 debug!(%broker, "no connection for transaction markers: {reason:#}");
@@ -237,15 +238,6 @@ async fn call(
             Codes::new()
         }
     }
-}
-
-async fn connect(context: &BrokerContext, broker: BrokerId) -> anyhow::Result<Peer> {
-    let image = context.metadata.image();
-    let listener = &context.config.inter_broker_listener_name;
-    let address = image.brokers.get(&broker).and_then(|live| live.address(listener));
-    let address = address.ok_or_else(|| anyhow::anyhow!("no address of broker {broker} is known"))?;
-    let address = format!("{}:{}", address.host, address.port);
-    Peer::connect(&address, &format!("zurau-transactions-{}", context.shared.own), CONNECT_TIMEOUT).await
 }
 
 fn codes(response: &WriteTxnMarkersResponse) -> Codes {

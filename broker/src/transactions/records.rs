@@ -29,7 +29,7 @@ pub(crate) enum TransactionState {
 }
 
 impl TransactionState {
-    const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Empty,
         Self::Ongoing,
         Self::PrepareCommit,

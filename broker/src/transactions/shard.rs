@@ -5,7 +5,7 @@
 //! is told to ask again. A write that is refused leaves the id as it was (TXN-12). A decided transaction asks for its
 //! markers until each partition has one, and is complete then; after a failover that begins again (TXN-11, T4).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use zurau_common::id::TopicPartition;
@@ -234,6 +234,16 @@ impl Shard {
     }
 
     /// A record in the log is what the id is.
+    /// How many transactional ids are in each state; states without any are absent.
+    pub(crate) fn count(&self) -> BTreeMap<TransactionState, usize> {
+        let mut counts = BTreeMap::new();
+        // One whose first write is under way has no state yet.
+        for entry in self.entries.values().filter(|entry| 0 <= entry.transaction.producer.epoch) {
+            *counts.entry(entry.transaction.state).or_default() += 1;
+        }
+        counts
+    }
+
     fn apply(&mut self, record: &TransactionRecord) {
         let Some(transaction) = record.value.clone() else {
             self.entries.remove(&record.id);

@@ -1,7 +1,7 @@
 //! The owner of one coordinator: a task with a mailbox. It steps the core, appends what the core writes, hands markers to
 //! the sender, and reports back what came of both.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -9,7 +9,7 @@ use tracing::info;
 use zurau_common::id::TopicPartition;
 
 use super::marker_sender::Order;
-use super::records::TransactionalId;
+use super::records::{TransactionState, TransactionalId};
 use super::request::{Answer, ListFilter, Request};
 use super::shard::{Effect, Event, MarkingId, Shard};
 use crate::coordinator::{Now, Office, ReplyId, WriteSettings, Writer};
@@ -22,8 +22,19 @@ const AT_ONCE: usize = 256;
 /// What a mailbox takes.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Ask { id: TransactionalId, request: Request, answer: oneshot::Sender<Answer> },
-    List { filter: ListFilter, answer: oneshot::Sender<Answer> },
+    Ask {
+        id: TransactionalId,
+        request: Request,
+        answer: oneshot::Sender<Answer>,
+    },
+    List {
+        filter: ListFilter,
+        answer: oneshot::Sender<Answer>,
+    },
+    /// How many transactional ids are in each state.
+    Count {
+        answer: oneshot::Sender<BTreeMap<TransactionState, usize>>,
+    },
 }
 
 /// Serves one partition in one leader epoch.
@@ -104,6 +115,11 @@ impl Worker {
         let event = match command {
             Command::Ask { id, request, answer } => {
                 Event::Ask { reply: self.wait_for_reply(answer), id, request }
+            }
+            Command::Count { answer } => {
+                // Whoever asked may be gone.
+                let _ = answer.send(self.shard.count());
+                return Vec::new();
             }
             Command::List { filter, answer } => Event::List { reply: self.wait_for_reply(answer), filter },
         };

@@ -6,9 +6,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{FindCoordinatorRequest, GroupId, OffsetCommitRequest};
+use kafka_protocol::protocol::StrBytes;
 use kafka_protocol::records::Compression;
 use serde_json::Value;
 use zurau_tests::cluster::{Node, START_LIMIT};
+use zurau_tests::kafka::{KafkaClient, topic_name};
 use zurau_tests::metrics::Metrics;
 use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, eventually, http, scenario};
@@ -99,7 +105,10 @@ fn metrics_tell_of_records_and_of_a_lost_broker() {
 }
 
 fn metrics(directory: &TestDirectory) -> Result<()> {
-    let cluster = Cluster::builder().controllers(2).set_for_brokers("http.metrics.partitions", true);
+    let cluster = Cluster::builder()
+        .controllers(2)
+        .set_for_brokers("http.metrics.partitions", true)
+        .set_for_brokers("offsets.topic.num.partitions", 1);
     let mut cluster = cluster.start(directory)?;
     cluster.create_topic("t", &["[1,2,3]"])?;
     cluster.create_topic("alone", &["[3]"])?;
@@ -155,7 +164,68 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
     let leader = Metrics::get(&cluster.brokers[0].http_address())?;
     ensure!(leader.value("kafka_server_replicamanager_isrshrinks_total")? >= 1.0);
     ensure!(leader.value("kafka_server_replicamanager_isrexpands_total")? >= 1.0);
+    lag(&mut cluster)?;
     cluster.check_running()
+}
+
+/// A group that has read nothing, then everything. Of two of its partitions at least one is led by another broker than
+/// its coordinator, which has no replica of it.
+fn lag(cluster: &mut Cluster) -> Result<()> {
+    let mut client = cluster.client();
+    cluster.create_topic("on1", &["[1]"])?;
+    cluster.create_topic("on2", &["[2]"])?;
+    for topic in ["on1", "on2"] {
+        let (error, _) = client.produce(topic, 0, encode_batch(&[b"a"], now_ms(), Compression::None)?, -1)?;
+        ensure!(error == 0, "produce failed with {error}");
+    }
+    let coordinator = commit(cluster, &mut client, [("t", 0), ("on1", 0), ("on2", 0)])?;
+    let http = cluster.broker(coordinator)?.http_address();
+    wait_for_lags(&http, [("t", 100.0), ("on1", 1.0), ("on2", 1.0)])?;
+    let page = Metrics::get(&http)?;
+    for (sample, expected) in [
+        ("kafka_consumergroup_members{consumergroup=\"readers\"}", 0.0),
+        ("kafka_coordinator_group_groupmetadatamanager_numgroups", 1.0),
+        ("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", 1.0),
+        ("kafka_coordinator_group_groupmetadatamanager_numoffsets", 3.0),
+    ] {
+        let found = page.value(sample)?;
+        ensure!((found - expected).abs() < f64::EPSILON, "{sample} is {found}, not {expected}");
+    }
+    commit(cluster, &mut client, [("t", 100), ("on1", 1), ("on2", 1)])?;
+    wait_for_lags(&http, [("t", 0.0), ("on1", 0.0), ("on2", 0.0)])
+}
+
+/// Commits offsets of partition 0 of topics without being a member; returns who coordinates.
+fn commit(cluster: &Cluster, client: &mut KafkaClient, offsets: [(&str, i64); 3]) -> Result<i32> {
+    let topic = |(topic, offset)| {
+        let partition = OffsetCommitRequestPartition::default().with_committed_offset(offset);
+        OffsetCommitRequestTopic::default().with_name(topic_name(topic)).with_partitions(vec![partition])
+    };
+    let request = OffsetCommitRequest::default()
+        .with_group_id(GroupId(StrBytes::from_static_str("readers")))
+        .with_generation_id_or_member_epoch(-1)
+        .with_topics(offsets.map(topic).into());
+    let key = FindCoordinatorRequest::default().with_key(StrBytes::from_static_str("readers"));
+    eventually("the offsets are committed", START_LIMIT, || {
+        let found = client.call(&cluster.brokers[0].address(), 2, &key)?;
+        ensure!(found.error_code == 0, "error {}", found.error_code);
+        let answer = client.call(&format!("{}:{}", found.host, found.port), 8, &request)?;
+        let mut codes = answer.topics.iter().flat_map(|topic| &topic.partitions).map(|each| each.error_code);
+        ensure!(codes.all(|code| code == 0), "{answer:?}");
+        Ok(Some(found.node_id.0))
+    })
+}
+
+fn wait_for_lags(http: &str, expected: [(&str, f64); 3]) -> Result<()> {
+    eventually("the lags", START_LIMIT, || {
+        let page = Metrics::get(http)?;
+        for (topic, expected) in expected {
+            let labels = format!("{{consumergroup=\"readers\",topic=\"{topic}\",partition=\"0\"}}");
+            let found = page.value(&format!("kafka_consumergroup_lag{labels}"))?;
+            ensure!((found - expected).abs() < f64::EPSILON, "{topic}: {found}, not {expected}");
+        }
+        Ok(Some(()))
+    })
 }
 
 /// Waits until the controllers' numbers have these sums, with exactly one controller active.

@@ -1,7 +1,9 @@
 //! Committing, fetching, deleting, expiring.
 
+use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
 
+use super::super::group::GroupState;
 use super::*;
 
 #[test]
@@ -19,6 +21,22 @@ fn an_offset_is_fetched_when_its_commit_is_stored_and_not_before() {
     let other = Some(vec![("t".into(), vec![1]), ("u".into(), vec![0])]);
     let other = world.asked(Request::Fetch(FetchRequest { topics: other, require_stable: false }));
     assert_eq!(other, "fetch t-1:-1 u-0:-1");
+}
+
+#[test]
+fn operators_see_what_is_stored() {
+    let mut world = World::stable(1);
+    let seen = |world: &World| {
+        let mut summaries = world.shard.summaries();
+        let one = summaries.pop().unwrap();
+        assert!(summaries.is_empty());
+        (one.state, one.members, one.offsets)
+    };
+    world.commits_at_once = false;
+    world.ask(Request::Commit(commit("c-1", 1, 5)));
+    assert_eq!(seen(&world), (GroupState::Stable, 1, vec![]));
+    world.report(WriteOutcome::Committed);
+    assert_eq!(seen(&world), (GroupState::Stable, 1, vec![(TopicPartition::new("t", 0), 5)]));
 }
 
 #[test]

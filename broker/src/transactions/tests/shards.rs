@@ -17,6 +17,17 @@ fn ongoing() -> (World, Producer) {
 }
 
 #[test]
+fn ids_are_counted_by_state_once_they_are_stored() {
+    let (mut world, producer) = ongoing();
+    world.send("other", init(None));
+    assert_eq!(world.shard.count(), BTreeMap::from([(TransactionState::Ongoing, 1)]));
+    world.commit_writes();
+    assert_eq!(world.done(end(producer, true)), Ok(()));
+    let expected = [(TransactionState::Empty, 1), (TransactionState::PrepareCommit, 1)];
+    assert_eq!(world.shard.count(), BTreeMap::from(expected));
+}
+
+#[test]
 fn a_transaction_is_decided_marked_and_complete() {
     for commits in [true, false] {
         let (mut world, producer) = ongoing();

@@ -80,7 +80,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
 
     unset("controller.id", Int(0, INT), (CONTROLLER, FIXED), "Id of this controller process, unique among controllers."),
     unset("http.listener", Text, (BOTH, FIXED), "Address that /live, /ready and /metrics are answered on over HTTP, as host:port or :port; unset: none."),
-    key("http.metrics.partitions", Boolean, "false", (BROKER, FIXED), "Whether /metrics has series for each partition: sizes, offsets, leaders."),
+    key("http.metrics.partitions", Boolean, "false", (BROKER, FIXED), "Whether /metrics has series for each partition: sizes, offsets, leaders, lags of groups."),
     key("leader.election.wait.time.ms", Long(1, LONG), "30000", (CONTROLLER, FIXED), "Time a broker has to take office before another replica is asked (LeaderElectionWaitTime)."),
     key("isr.update.path", OneOf(&["controller", "zookeeper"]), "controller", (BROKER, FIXED), "Whether a leader asks the controller to store an ISR or stores it itself."),
     key("stray.retention.ms", Long(0, LONG), "604800000", (BROKER, FIXED), "Time a directory that no partition claims is kept under its -stray name."),
