@@ -19,6 +19,7 @@ mod records;
 mod recover_metadata;
 mod table;
 mod topics;
+mod transactions;
 mod tree;
 
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ enum Command {
     Groups(groups::Arguments),
     /// Delete records.
     Records(records::Arguments),
+    /// List, describe and abort transactions.
+    Transactions(transactions::Arguments),
     /// Who is alive, where, with how much work and space.
     Brokers(brokers::Arguments),
     /// Move replicas between brokers: plan, start, status, cancel.
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Configs(arguments) => configs::run(arguments),
         Command::Groups(arguments) => groups::run(arguments),
         Command::Records(arguments) => records::run(arguments),
+        Command::Transactions(arguments) => transactions::run(arguments),
         Command::Brokers(arguments) => brokers::run(arguments),
         Command::Reassign(arguments) => reassign::run(arguments),
         Command::Elect(arguments) => elect::run(arguments),

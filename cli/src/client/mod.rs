@@ -29,6 +29,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CoordinatorOf {
     Group = 0,
+    Transaction = 1,
 }
 
 /// A client of one cluster.
