@@ -1,9 +1,10 @@
 """A client of the fault lab: does one job until SIGTERM and records what it asked and what it was answered.
 
-lab.py ROLE NAME BOOTSTRAP HISTORY_FILE SEED TOPIC PARTITIONS
+lab.py ROLE NAME BOOTSTRAP HISTORY_FILE SEED TOPIC PARTITIONS [OUTPUT_TOPIC OUTPUT_PARTITIONS]
 
 Roles: `write` (idempotent, acks=all, unique values), `read` (all partitions from the start, again from time to time),
-`group` (one member of the group `lab-group`), `everything` (reads TOPIC to its end and stops). The form of the history is that
+`group` (one member of the group `lab-group`), `transform` (reads TOPIC in a group and writes OUTPUT_TOPIC, in
+transactions, some of which it aborts), `everything` (reads TOPIC to its end and stops). The form of the history is that
 of the checker (tests/src/checker/history.rs). What a client cannot know is recorded as `info`: after retries almost
 every error leaves it open whether an earlier attempt was stored.
 """
@@ -34,6 +35,8 @@ COMMON = {
 }
 WRITES_A_SECOND = 150
 WAITING_WRITES_MAX = 2000
+# How long a transaction may stay undecided while brokers are gone before the client gives its producer up.
+DECISION_LIMIT_S = 60
 
 
 def stop(_signal, _frame):
@@ -182,6 +185,115 @@ def everything():
     reader.close()
 
 
+class Transformer:
+    """One life of a transactional client: ends when its producer or its place in the group is lost."""
+
+    def __init__(self, output, output_partitions):
+        self.output, self.output_partitions = output, output_partitions
+        self.producer = Producer(
+            {**COMMON, "transactional.id": f"lab-{name}", "transaction.timeout.ms": 30000, "linger.ms": 2}
+        )
+        self.producer.init_transactions(DECISION_LIMIT_S)
+        self.member = consumer("lab-transform", **{"auto.offset.reset": "earliest", "session.timeout.ms": 6000})
+        self.member.subscribe([topic], on_assign=moved, on_revoke=moved, on_lost=moved)
+
+    def close(self):
+        self.member.close()
+
+    def step(self):
+        start = time.time_ns()
+        messages = [message for message in self.member.consume(num_messages=50, timeout=0.2) if message.error() is None]
+        if not messages:
+            return
+        steps = [{"poll": records_of(messages)}]
+        outcome = "info"
+        try:
+            outcome = self.transact(messages, steps)
+        finally:
+            done(start, outcome, steps, transaction=True)
+        if outcome != "ok":
+            raise Given("a transaction was not committed")
+
+    def transact(self, messages, steps):
+        global counter
+        self.producer.begin_transaction()
+        for message in messages:
+            counter += 1
+            value = f"{message.value().decode()}>{name}.{counter}"
+            partition = message.partition() % self.output_partitions
+            key = f"{self.output}-{partition}"
+            note({"process": name, "intent": value, "key": key})
+            step = send_step(key, value, None)
+            steps.append(step)
+            self.producer.produce(self.output, value=value, partition=partition, on_delivery=remember(step))
+        try:
+            if random.random() < 0.1:
+                self.producer.abort_transaction(DECISION_LIMIT_S)
+                return "fail"
+            positions = self.member.position(self.member.assignment())
+            self.producer.send_offsets_to_transaction(
+                positions, self.member.consumer_group_metadata(), DECISION_LIMIT_S
+            )
+        except KafkaException as error:
+            return self.give_up(error)
+        return self.commit()
+
+    def commit(self):
+        deadline = time.monotonic() + DECISION_LIMIT_S
+        while True:
+            try:
+                self.producer.commit_transaction(10)
+                return "ok"
+            except KafkaException as error:
+                complain(f"commit: {error}")
+                if error.args[0].txn_requires_abort():
+                    return self.give_up(error)
+                if not error.args[0].retriable() or deadline < time.monotonic():
+                    return "info"
+
+    def give_up(self, error):
+        complain(f"transaction: {error}")
+        if not error.args[0].txn_requires_abort():
+            return "info"
+        try:
+            self.producer.abort_transaction(DECISION_LIMIT_S)
+            return "fail"
+        except KafkaException as second:
+            complain(f"abort: {second}")
+            return "info"
+
+
+class Given(Exception):
+    """This life of the client is over."""
+
+
+counter = 0
+
+
+def remember(step):
+    def callback(error, message):
+        if error is None:
+            step["send"]["offset"] = message.offset()
+
+    return callback
+
+
+def transform():
+    output, output_partitions = sys.argv[8], int(sys.argv[9])
+    while not stopping:
+        life = None
+        try:
+            life = Transformer(output, output_partitions)
+            while not stopping:
+                life.step()
+        except (KafkaException, Given) as error:
+            complain(f"a new life: {error}")
+        finally:
+            if life is not None:
+                life.close()
+            moved(None, None)
+
+
 signal.signal(signal.SIGTERM, stop)
-{"write": write, "read": read, "group": group, "everything": everything}[role]()
+{"write": write, "read": read, "group": group, "transform": transform, "everything": everything}[role]()
 history.close()

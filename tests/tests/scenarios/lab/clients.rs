@@ -1,5 +1,6 @@
-//! The clients of the lab: who writes, who reads, and what they recorded.
+//! The clients of the lab: who writes, who reads, who transforms, and what they recorded.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,13 +11,22 @@ use zurau_tests::history::lines;
 use zurau_tests::wait::throughout;
 use zurau_tests::{Cluster, TestDirectory, eventually};
 
-use super::{PARTITIONS, QUEUE};
+use super::{OUTPUT, PARTITIONS, QUEUE};
 
 /// Role and name of each client.
-const CLIENTS: [(&str, &str); 5] =
-    [("write", "w1"), ("write", "w2"), ("read", "r1"), ("group", "g1"), ("group", "g2")];
+const CLIENTS: [(&str, &str); 7] = [
+    ("write", "w1"),
+    ("write", "w2"),
+    ("read", "r1"),
+    ("group", "g1"),
+    ("group", "g2"),
+    ("transform", "x1"),
+    ("transform", "x2"),
+];
 /// Lines that a client records at least before it counts as being at work.
 const PROGRESS: usize = 20;
+/// How long the transformers may take to catch up once the writers have stopped.
+const CATCH_UP_LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Clients {
     running: Vec<Client>,
@@ -32,6 +42,10 @@ struct Client {
 pub(super) struct Results {
     pub(super) statistics: Statistics,
     pub(super) operations: usize,
+    /// Values of the queue at the end.
+    pub(super) inputs: BTreeSet<String>,
+    /// Committed values of the output at the end.
+    pub(super) outputs: Vec<String>,
 }
 
 impl Clients {
@@ -40,7 +54,7 @@ impl Clients {
         for (role, name) in CLIENTS {
             let history = directory.join(&format!("{name}.history"));
             let log = directory.join(&format!("{name}.log"));
-            let arguments = arguments(role, name, cluster, &history, seed);
+            let arguments = arguments(role, name, cluster, &history, seed, QUEUE);
             let script = RunningScript::start("lab.py", &arguments, &log)?;
             running.push(Client { role, script, history });
         }
@@ -75,33 +89,46 @@ impl Clients {
         seed: u64,
     ) -> Result<Results> {
         let mut histories: Vec<PathBuf> = self.running.iter().map(|client| client.history.clone()).collect();
-        let (writers, others): (Vec<_>, Vec<_>) =
+        let (writers, mut others): (Vec<_>, Vec<_>) =
             self.running.drain(..).partition(|client| client.role == "write");
         finish_all(writers)?;
+        let finals = [QUEUE, OUTPUT].map(|topic| directory.join(&format!("final-{topic}.history")));
+        let inputs: BTreeSet<String> = read(cluster, &finals[0], seed, QUEUE)?.into_iter().collect();
+        wait_for_outputs(cluster, directory, seed, inputs.len(), &mut others)?;
         finish_all(others)?;
-        let end = directory.join("final.history");
-        python_script("lab.py", &arguments("everything", "final", cluster, &end, seed))?;
-        histories.push(end);
+        let outputs = read(cluster, &finals[1], seed, OUTPUT)?;
+        histories.extend(finals);
         let mut history = History::default();
         for path in &histories {
             history.read(path)?;
         }
         let operations = history.len();
         let statistics = check(&history).into_result()?;
-        Ok(Results { statistics, operations })
+        Ok(Results { statistics, operations, inputs, outputs })
     }
 }
 
-fn arguments(role: &str, name: &str, cluster: &Cluster, history: &Path, seed: u64) -> Vec<String> {
-    vec![
+fn arguments(
+    role: &str,
+    name: &str,
+    cluster: &Cluster,
+    history: &Path,
+    seed: u64,
+    topic: &str,
+) -> Vec<String> {
+    let mut arguments = vec![
         role.to_owned(),
         name.to_owned(),
         cluster.bootstrap(),
         history.to_string_lossy().into_owned(),
         seed.to_string(),
-        QUEUE.to_owned(),
+        topic.to_owned(),
         PARTITIONS.to_string(),
-    ]
+    ];
+    if role == "transform" {
+        arguments.extend([OUTPUT.to_owned(), PARTITIONS.to_string()]);
+    }
+    arguments
 }
 
 fn finish_all(clients: Vec<Client>) -> Result<()> {
@@ -110,4 +137,32 @@ fn finish_all(clients: Vec<Client>) -> Result<()> {
         client.script.finish(Duration::from_secs(150)).with_context(|| format!("the client of {name}"))?;
     }
     Ok(())
+}
+
+/// Waits until as many outputs are committed as there are inputs; whether they are the right ones is judged later.
+fn wait_for_outputs(
+    cluster: &Cluster,
+    directory: &TestDirectory,
+    seed: u64,
+    inputs: usize,
+    clients: &mut [Client],
+) -> Result<()> {
+    let mut attempt = 0;
+    eventually("the transformers have seen everything", CATCH_UP_LIMIT, || {
+        clients.iter_mut().try_for_each(|client| client.script.check_running())?;
+        attempt += 1;
+        let path = directory.join(&format!("look-{attempt}.history"));
+        let made = read(cluster, &path, seed, OUTPUT)?.len();
+        ensure!(made >= inputs, "{made} of {inputs}");
+        Ok(Some(()))
+    })
+}
+
+/// Reads all of a topic, records that in a history and returns the values.
+fn read(cluster: &Cluster, path: &Path, seed: u64, topic: &str) -> Result<Vec<String>> {
+    let name = format!("final-{topic}");
+    python_script("lab.py", &arguments("everything", &name, cluster, path, seed, topic))?;
+    let mut history = History::default();
+    history.read(path)?;
+    Ok(history.polled())
 }

@@ -10,6 +10,7 @@ mod faults;
 mod random;
 mod tail;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -23,8 +24,9 @@ use self::clients::Clients;
 use self::faults::{Disks, Fault, Lab};
 use self::random::Random;
 
-/// The topic of the workload.
+/// Topics of the workload: written directly and by transactions.
 const QUEUE: &str = "queue";
+const OUTPUT: &str = "output";
 const PARTITIONS: i32 = 3;
 /// How long a fault lasts.
 const FAULT_TIME: Duration = Duration::from_secs(5);
@@ -112,11 +114,14 @@ fn run(directory: &TestDirectory, rounds: &[Round]) -> Result<()> {
         .set("min.insync.replicas", 2)
         .set("group.initial.rebalance.delay.ms", 0)
         .set("offsets.topic.num.partitions", 3)
+        .set("transaction.state.log.num.partitions", 3)
         .set("log.dirs.space.soft.min.bytes", 8 << 20)
         .set("log.dirs.space.hard.min.bytes", 4 << 20)
         .set("replica.lag.time.max.ms", 6000)
         .start_on(&mut network, directory.path())?;
-    cluster.create_topic(QUEUE, &["[1,2,3]", "[2,3,4]", "[3,4,1]"])?;
+    for topic in [QUEUE, OUTPUT] {
+        cluster.create_topic(topic, &["[1,2,3]", "[2,3,4]", "[3,4,1]"])?;
+    }
     let seed = rounds.first().map_or(1, |round| round.seed);
     let mut lab = Lab { network, disks, cluster, random: Random::new(seed) };
     let mut clients = Clients::start(&lab.cluster, directory, seed)?;
@@ -142,7 +147,10 @@ fn play(lab: &mut Lab, clients: &mut Clients, round: &Round) -> Result<()> {
 }
 
 fn wait_for_recovery(cluster: &Cluster) -> Result<()> {
-    cluster.wait_for_full_isr(QUEUE, PARTITIONS as usize, RECOVERY_LIMIT)
+    for topic in [QUEUE, OUTPUT] {
+        cluster.wait_for_full_isr(topic, PARTITIONS as usize, RECOVERY_LIMIT)?;
+    }
+    Ok(())
 }
 
 fn conclude(lab: &mut Lab, clients: Clients, directory: &TestDirectory, seed: u64) -> Result<()> {
@@ -150,8 +158,38 @@ fn conclude(lab: &mut Lab, clients: Clients, directory: &TestDirectory, seed: u6
     eprintln!("{:?} in {} operations", outcome.statistics, outcome.operations);
     let statistics = outcome.statistics;
     ensure!(statistics.acknowledged > 500 && statistics.read > 500, "too little happened: {statistics:?}");
-    for partition in 0..PARTITIONS {
-        check_replicas_equal(&lab.cluster, QUEUE, partition, START_LIMIT)?;
+    exactly_once(&outcome.inputs, &outcome.outputs)?;
+    for topic in [QUEUE, OUTPUT] {
+        for partition in 0..PARTITIONS {
+            check_replicas_equal(&lab.cluster, topic, partition, START_LIMIT)?;
+        }
     }
     lab.cluster.check_running()
+}
+
+/// Every input was transformed once: none is missing among the committed outputs, none is there twice.
+fn exactly_once(inputs: &BTreeSet<String>, outputs: &[String]) -> Result<()> {
+    let mut transformed = BTreeSet::new();
+    for output in outputs {
+        let (input, _) = output.split_once('>').with_context(|| format!("{output:?} was not made here"))?;
+        ensure!(inputs.contains(input), "{output:?} was made from what is not there");
+        ensure!(transformed.insert(input), "{input:?} was transformed twice, the second time to {output:?}");
+    }
+    let missing: Vec<&String> =
+        inputs.iter().filter(|input| !transformed.contains(input.as_str())).take(5).collect();
+    ensure!(missing.is_empty(), "some inputs were never transformed: {missing:?} and perhaps more");
+    Ok(())
+}
+
+#[test]
+fn exactly_once_finds_what_is_missing_or_doubled() {
+    let inputs = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+    let verdict = |outputs: &[&str]| {
+        let outputs: Vec<String> = outputs.iter().map(ToString::to_string).collect();
+        exactly_once(&inputs, &outputs).is_ok()
+    };
+    assert!(verdict(&["a>1", "b>2"]));
+    assert!(!verdict(&["a>1"]));
+    assert!(!verdict(&["a>1", "b>2", "a>3"]));
+    assert!(!verdict(&["a>1", "b>2", "c>3"]));
 }
