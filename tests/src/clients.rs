@@ -20,7 +20,7 @@ pub fn kcat_missing() -> Option<String> {
 
 /// Why Python clients cannot run here.
 pub fn python_missing() -> Option<String> {
-    let script = "import confluent_kafka, kafka, lz4, snappy, zstandard";
+    let script = "import confluent_kafka, kafka, lz4, pytest, snappy, zstandard";
     match Command::new(python()).args(["-c", script]).output() {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(format!(
@@ -32,7 +32,8 @@ pub fn python_missing() -> Option<String> {
     }
 }
 
-fn python() -> PathBuf {
+/// The Python that has the packages of `tests/clients/requirements.txt`.
+pub fn python() -> PathBuf {
     std::env::var_os("ZURAU_PYTHON").map_or_else(|| "python3".into(), PathBuf::from)
 }
 

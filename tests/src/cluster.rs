@@ -151,6 +151,7 @@ pub fn let_leaders_store_isr() {
 /// What a cluster is made of.
 pub struct ClusterBuilder {
     brokers: i32,
+    first_broker: i32,
     controllers: i32,
     zookeeper: ZooKeeperKind,
     overrides: BTreeMap<String, String>,
@@ -165,6 +166,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn brokers(mut self, count: i32) -> Self {
         self.brokers = count;
+        self
+    }
+
+    /// The id of the first broker, 1 unless said otherwise; the others follow.
+    #[must_use]
+    pub fn first_broker(mut self, id: i32) -> Self {
+        self.first_broker = id;
         self
     }
 
@@ -267,7 +275,7 @@ impl ClusterBuilder {
             let place = place(&format!("c{id}"))?;
             cluster.controllers.push(self.node("controller", id, place, &controller_connect, directory)?);
         }
-        for id in 1..=self.brokers {
+        for id in self.first_broker..self.first_broker + self.brokers {
             let place = place(&format!("b{id}"))?;
             cluster.brokers.push(self.node("broker", id, place, &connect, directory)?);
         }
@@ -352,6 +360,7 @@ impl Cluster {
         }
         ClusterBuilder {
             brokers: 3,
+            first_broker: 1,
             controllers: 1,
             zookeeper: ZooKeeperKind::InProcess,
             overrides: BTreeMap::new(),
