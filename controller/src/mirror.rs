@@ -152,7 +152,7 @@ impl Mirror {
     }
 
     /// The next thing to read, one at a time; [`Self::told`] ends it.
-    pub fn next(&mut self) -> Option<Reading> {
+    pub fn next_reading(&mut self) -> Option<Reading> {
         if self.reading || (!self.read_all && self.dirty.is_empty() && self.subjects.is_empty()) {
             return None;
         }
@@ -313,7 +313,7 @@ mod tests {
     const REPLICAS: &str = "/brokers/topics/t/0/replicas";
 
     fn read(mirror: &mut Mirror, node: Option<Node>) -> usize {
-        let reading = mirror.next().unwrap();
+        let reading = mirror.next_reading().unwrap();
         mirror.told(&reading, vec![(REPLICAS.to_owned(), node)]).len()
     }
 
@@ -326,7 +326,7 @@ mod tests {
             mirror.mark([REPLICAS.to_owned()]);
             assert_eq!(read(&mut mirror, found), told);
         }
-        assert_eq!(mirror.next(), None);
+        assert_eq!(mirror.next_reading(), None);
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
         mirror.mark([REPLICAS.to_owned()]);
         read(&mut mirror, node(0, "[1]"));
         mirror.read_everything();
-        assert_eq!(mirror.next(), Some(Reading::All));
+        assert_eq!(mirror.next_reading(), Some(Reading::All));
         assert_eq!(mirror.told(&Reading::All, Vec::new()).len(), 1);
     }
 
@@ -346,15 +346,15 @@ mod tests {
         let path = "/brokers/topics/t/0/error".to_owned();
         let mut mirror = Mirror::default();
         mirror.mark([path.clone()]);
-        let reading = mirror.next().unwrap();
+        let reading = mirror.next_reading().unwrap();
         mirror.write_began(&write);
         mirror.write_ended(&write);
         assert_eq!(mirror.told(&reading, vec![(path.clone(), node(0, "old"))]), Vec::new());
-        let reading = mirror.next().unwrap();
+        let reading = mirror.next_reading().unwrap();
         mirror.write_began(&write);
         assert_eq!(mirror.told(&reading, vec![(path.clone(), node(0, "old"))]), Vec::new());
-        assert_eq!(mirror.next(), None, "not before the write has ended");
+        assert_eq!(mirror.next_reading(), None, "not before the write has ended");
         mirror.write_ended(&write);
-        assert!(matches!(mirror.next(), Some(Reading::Some { paths, .. }) if paths.contains(&path)));
+        assert!(matches!(mirror.next_reading(), Some(Reading::Some { paths, .. }) if paths.contains(&path)));
     }
 }

@@ -210,7 +210,7 @@ impl Courier {
         let mut peer: Option<Peer> = None;
         let mut pause = FIRST_PAUSE;
         loop {
-            let next = self.shared.queue.lock().next();
+            let next = self.shared.queue.lock().next_outgoing();
             let Some(request) = next else {
                 self.shared.changed.notified().await;
                 continue;

@@ -43,6 +43,12 @@ pub struct BrokerQueue {
     log_ends: BTreeSet<TopicPartition>,
 }
 
+impl Default for BrokerQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl BrokerQueue {
     /// Of a broker that has been told nothing.
     pub fn new() -> Self {
@@ -104,7 +110,7 @@ impl BrokerQueue {
     /// Takes the next request. The full one goes first: it names also what the broker shall delete, and must not
     /// bring it back. Copies of ended incarnations go before their successors are made, roles before what clients hear
     /// of them.
-    pub fn next(&mut self) -> Option<Outgoing> {
+    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
         if self.full {
             self.full = false;
             let partitions = std::mem::take(&mut self.leader_and_isr).into_values().collect();
@@ -218,17 +224,17 @@ mod tests {
     fn ctl_24_an_unanswered_request_is_sent_again_without_what_is_superseded() {
         let mut queue = BrokerQueue::new();
         queue.tell_everything(vec![record(0, 1), record(1, 1)]);
-        let sent = queue.next().unwrap();
+        let sent = queue.next_outgoing().unwrap();
         queue.tell(record(1, 2));
         queue.put_back(sent);
-        assert_eq!(epochs(queue.next()), (true, vec![(0, 1), (1, 2)]));
-        assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
-        assert_eq!(queue.next(), None);
+        assert_eq!(epochs(queue.next_outgoing()), (true, vec![(0, 1), (1, 2)]));
+        assert_eq!(queue.next_outgoing(), Some(Outgoing::FullMetadata));
+        assert_eq!(queue.next_outgoing(), None);
         queue.tell(record(0, 2));
-        let sent = queue.next().unwrap();
+        let sent = queue.next_outgoing().unwrap();
         queue.tell(record(0, 3));
         queue.put_back(sent);
-        assert_eq!(epochs(queue.next()), (false, vec![(0, 3)]));
+        assert_eq!(epochs(queue.next_outgoing()), (false, vec![(0, 3)]));
     }
 
     #[test]
@@ -236,10 +242,10 @@ mod tests {
         let mut queue = BrokerQueue::new();
         queue.publish(&[(TopicPartition::new("t", 0), None)]);
         queue.brokers_changed();
-        assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
-        assert_eq!(queue.next(), None);
+        assert_eq!(queue.next_outgoing(), Some(Outgoing::FullMetadata));
+        assert_eq!(queue.next_outgoing(), None);
         queue.publish(&[(TopicPartition::new("t", 0), None)]);
-        assert!(matches!(queue.next(), Some(Outgoing::Metadata(changes)) if changes.len() == 1));
+        assert!(matches!(queue.next_outgoing(), Some(Outgoing::Metadata(changes)) if changes.len() == 1));
     }
 
     fn stop_at(record: &LeaderAndIsr, epoch: i32) -> StopReplica {
@@ -255,12 +261,12 @@ mod tests {
         for sent in [false, true] {
             queue.tell(record(0, 1));
             queue.tell(record(1, 1));
-            let unanswered = if sent { queue.next() } else { None };
+            let unanswered = if sent { queue.next_outgoing() } else { None };
             queue.stop(stop_at(&record(0, 1), 2));
             unanswered.into_iter().for_each(|request| queue.put_back(request));
-            assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
-            assert_eq!(epochs(queue.next()), (false, vec![(1, 1)]));
-            assert_eq!(queue.next(), None);
+            assert!(matches!(queue.next_outgoing(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
+            assert_eq!(epochs(queue.next_outgoing()), (false, vec![(1, 1)]));
+            assert_eq!(queue.next_outgoing(), None);
         }
         // A host again: the newer record stays. Another incarnation is another copy.
         queue.tell(record(0, 3));
@@ -269,13 +275,13 @@ mod tests {
         other.topic_id = TopicId::parse("BQIDBAUGBwgJCgsMDQ4PEA").unwrap();
         queue.tell(record(1, 1));
         queue.stop(stop_at(&other, 9));
-        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 2));
-        assert_eq!(epochs(queue.next()), (false, vec![(0, 3), (1, 1)]));
+        assert!(matches!(queue.next_outgoing(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 2));
+        assert_eq!(epochs(queue.next_outgoing()), (false, vec![(0, 3), (1, 1)]));
         // A full request names what shall be deleted too, and goes first.
         queue.tell_everything(vec![record(0, 1)]);
         queue.stop(stop_at(&record(0, 1), 2));
-        assert_eq!(epochs(queue.next()), (true, vec![(0, 1)]));
-        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(_))));
+        assert_eq!(epochs(queue.next_outgoing()), (true, vec![(0, 1)]));
+        assert!(matches!(queue.next_outgoing(), Some(Outgoing::StopReplicas(_))));
     }
 
     #[test]
@@ -285,8 +291,10 @@ mod tests {
         for partition in 0..i32::try_from(PARTITIONS_MAX).unwrap() + 1 {
             queue.stop(stop_at(&record(partition, 1), 0));
         }
-        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == PARTITIONS_MAX));
-        assert!(matches!(queue.next(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
-        assert_eq!(epochs(queue.next()), (false, vec![(0, 1)]));
+        assert!(
+            matches!(queue.next_outgoing(), Some(Outgoing::StopReplicas(stops)) if stops.len() == PARTITIONS_MAX)
+        );
+        assert!(matches!(queue.next_outgoing(), Some(Outgoing::StopReplicas(stops)) if stops.len() == 1));
+        assert_eq!(epochs(queue.next_outgoing()), (false, vec![(0, 1)]));
     }
 }

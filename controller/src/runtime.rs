@@ -253,7 +253,7 @@ impl Runtime {
     }
 
     pub(crate) fn read_next(&mut self) {
-        let Some(reading) = self.mirror.next() else { return };
+        let Some(reading) = self.mirror.next_reading() else { return };
         let known = self.mirror.known_of(&reading);
         let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
         tokio::spawn(async move {

@@ -145,7 +145,7 @@ mod tests {
     fn warm() -> (Mirror, Memory) {
         let (mut mirror, mut memory) = (Mirror::default(), Memory::default());
         mirror.read_everything();
-        let all = mirror.next().unwrap();
+        let all = mirror.next_reading().unwrap();
         read(&mut mirror, &mut memory, &all);
         assert!(memory.complete);
         (mirror, memory)
@@ -164,7 +164,7 @@ mod tests {
         mark(&mut mirror);
         memory.elected(&mirror);
         assert!(!memory.is_current());
-        let late = mirror.next().unwrap();
+        let late = mirror.next_reading().unwrap();
         read(&mut mirror, &mut memory, &late);
         assert!(memory.is_current());
     }
@@ -173,12 +173,12 @@ mod tests {
     fn ctl_12_a_reading_that_began_before_the_claim_is_not_enough() {
         let (mut mirror, mut memory) = warm();
         mark(&mut mirror);
-        let early = mirror.next().unwrap();
+        let early = mirror.next_reading().unwrap();
         mark(&mut mirror);
         memory.elected(&mirror);
         read(&mut mirror, &mut memory, &early);
         assert!(!memory.is_current());
-        let late = mirror.next().unwrap();
+        let late = mirror.next_reading().unwrap();
         read(&mut mirror, &mut memory, &late);
         assert!(memory.is_current());
     }
@@ -190,7 +190,7 @@ mod tests {
         memory.complete = false;
         memory.elected(&mirror);
         mark(&mut mirror);
-        let all = mirror.next().unwrap();
+        let all = mirror.next_reading().unwrap();
         assert_eq!(all, Reading::All);
         read(&mut mirror, &mut memory, &all);
         assert!(memory.is_current());

@@ -84,14 +84,14 @@ fn a_broker_failure_costs_what_the_broker_led() {
     assert_eq!(orders, 2_000, "one order for each of the two live hosts");
     // A broker that has heard everything is told the changes and nothing else.
     let mut queue = BrokerQueue::new();
-    assert_eq!(queue.next(), Some(Outgoing::FullMetadata));
+    assert_eq!(queue.next_outgoing(), Some(Outgoing::FullMetadata));
     for action in &actions {
         if let Action::Metadata(changes) = action {
             queue.publish(changes);
         }
     }
-    assert!(matches!(queue.next(), Some(Outgoing::Metadata(changes)) if changes.len() == 1_000));
-    assert_eq!(queue.next(), None);
+    assert!(matches!(queue.next_outgoing(), Some(Outgoing::Metadata(changes)) if changes.len() == 1_000));
+    assert_eq!(queue.next_outgoing(), None);
     let quiet = machine.apply(Event::Tick, Millis(3));
     assert_eq!(quiet.len(), 0, "{quiet:?}");
 }

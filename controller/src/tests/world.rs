@@ -167,7 +167,7 @@ impl World {
             }
             let dirty = std::mem::take(&mut self.zookeeper.dirty);
             self.mirror.mark(dirty);
-            let Some(reading) = self.mirror.next() else { return };
+            let Some(reading) = self.mirror.next_reading() else { return };
             let paths = self.paths_of(&reading);
             let found = paths.into_iter().map(|path| (path.clone(), self.zookeeper.get(&path).cloned()));
             let facts = self.mirror.told(&reading, found.collect());

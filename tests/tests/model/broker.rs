@@ -69,6 +69,9 @@ pub(crate) struct Proposer {
     pub(crate) since: u64,
 }
 
+/// What the claim of a registration stands on, and its operations.
+pub(crate) type Claiming = (Option<(i64, i32)>, Vec<Op>);
+
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     /// Tells this run from all others.
@@ -98,7 +101,7 @@ pub(crate) struct Process {
     /// The disk failed: every order is refused.
     pub(crate) log_failed: bool,
     /// A claim that is decided and not written yet.
-    pub(crate) claiming: Option<(Option<(i64, i32)>, Vec<Op>)>,
+    pub(crate) claiming: Option<Claiming>,
     /// A resignation that is decided and not written yet.
     pub(crate) resigning: Option<Vec<Op>>,
 }

@@ -149,7 +149,7 @@ impl World {
             self.answer_record(broker, order, &record, Err(Rejection::KafkaStorageError));
             return;
         }
-        let (min, known) = (self.config.min_insync, &mut self.brokers[broker]);
+        let known = &mut self.brokers[broker];
         let process = known.process.as_mut().expect("it runs");
         let (Some(replica), Some(log)) = (&mut process.replica, &mut known.disk.log) else { return };
         match replica.judge(&record, log_facts(log)) {
@@ -164,32 +164,37 @@ impl World {
                 replica.follow(&record);
                 self.answer_record(broker, order, &record, Ok(()));
             }
-            Verdict::TakeOffice => {
-                log.assign_epoch_start(record.leader_epoch);
-                let epoch_start = log.log_end_offset();
-                let led = replica.leader().is_some();
-                let keeps = replica.begin_take_over(&record);
-                if led && !keeps {
-                    self.referee.violate("N19: a leader that goes on drops its acknowledgements");
-                }
-                if !keeps {
-                    process.commits.drain();
-                }
-                let min_in_sync = min.min(record.target().len()).max(1);
-                let take_over = TakeOver { epoch_start, min_in_sync };
-                let lane = Lane {
-                    take_over,
-                    plan: None,
-                    rounds: 0,
-                    asker: order.from,
-                    broker_epoch: order.broker_epoch,
-                    order: record,
-                };
-                process.lane = Some(lane);
-                if let Some(stored) = assumed(&process.lane.as_ref().expect("set").order, take_over) {
-                    self.plan(broker, (stored, false));
-                }
-            }
+            Verdict::TakeOffice => self.take_office(broker, order, record),
+        }
+    }
+
+    fn take_office(&mut self, broker: usize, order: &Order, record: LeaderAndIsr) {
+        let (min, known) = (self.config.min_insync, &mut self.brokers[broker]);
+        let process = known.process.as_mut().expect("it runs");
+        let (Some(replica), Some(log)) = (&mut process.replica, &mut known.disk.log) else { return };
+        log.assign_epoch_start(record.leader_epoch);
+        let epoch_start = log.log_end_offset();
+        let led = replica.leader().is_some();
+        let keeps = replica.begin_take_over(&record);
+        if led && !keeps {
+            self.referee.violate("N19: a leader that goes on drops its acknowledgements");
+        }
+        if !keeps {
+            process.commits.drain();
+        }
+        let min_in_sync = min.min(record.target().len()).max(1);
+        let take_over = TakeOver { epoch_start, min_in_sync };
+        let lane = Lane {
+            take_over,
+            plan: None,
+            rounds: 0,
+            asker: order.from,
+            broker_epoch: order.broker_epoch,
+            order: record,
+        };
+        process.lane = Some(lane);
+        if let Some(stored) = assumed(&process.lane.as_ref().expect("set").order, take_over) {
+            self.plan(broker, (stored, false));
         }
     }
 

@@ -33,6 +33,9 @@ pub(crate) struct Done {
     deposed: bool,
 }
 
+/// Nodes by path, as they were read.
+type Found = Vec<(String, Option<Node>)>;
+
 /// A controller in office.
 #[derive(Debug, Clone)]
 pub(crate) struct Active {
@@ -40,7 +43,7 @@ pub(crate) struct Active {
     pub(crate) serial: u64,
     pub(crate) machine: Machine,
     pub(crate) mirror: Mirror,
-    pub(crate) reading: Option<(Reading, Vec<(String, Option<Node>)>)>,
+    pub(crate) reading: Option<(Reading, Found)>,
     pub(crate) writes: VecDeque<(WriteId, Write)>,
     pub(crate) done: VecDeque<Done>,
     pub(crate) links: BTreeMap<BrokerId, Link>,
@@ -169,7 +172,7 @@ impl Active {
 
     /// Begins the next reading: what is read now is told later.
     pub(crate) fn read(&mut self, zookeeper: &ZooKeeper) {
-        let Some(reading) = self.mirror.next() else { return };
+        let Some(reading) = self.mirror.next_reading() else { return };
         let paths = paths_of(&self.mirror, zookeeper, &reading);
         let found = paths.into_iter().map(|path| (path.clone(), zookeeper.get(&path).cloned())).collect();
         self.reading = Some((reading, found));
@@ -250,7 +253,7 @@ impl Active {
     }
 
     pub(crate) fn has_to_read(&self) -> bool {
-        self.reading.is_none() && self.mirror.clone().next().is_some()
+        self.reading.is_none() && self.mirror.clone().next_reading().is_some()
     }
 }
 

@@ -18,12 +18,19 @@ fn safety(setup: Setup, budgets: Budgets) -> Setup {
     setup
 }
 
+/// Wishes that keep partitions moving.
+const MOVES: [&str; 5] = ["[1,2]", "[2,3]", "[3,1]", "[1,2,3]", "[3,2,1]"];
+
+fn moving(mut setup: Setup) -> Setup {
+    setup.config.wishes = MOVES.to_vec();
+    setup
+}
+
 /// The trouble in which the absence of a rule shows.
 fn setup_for(rule: Rule, seed: u64) -> Setup {
     let mut setup = setup_of(seed);
     setup.config.twin = false;
     setup.tamperings.clear();
-    let moves = || vec!["[1,2]", "[2,3]", "[3,1]", "[1,2,3]", "[3,2,1]"];
     let tampering = |what: Tampering, expectation: Expectation| Setup {
         tamperings: vec![what],
         expectation,
@@ -67,30 +74,33 @@ fn setup_for(rule: Rule, seed: u64) -> Setup {
         }
         Rule::UnansweredLeaderAsks => {
             setup.config.own_isr_path = false;
-            setup.config.wishes = moves();
+            setup.config.wishes = MOVES.to_vec();
             setup.budgets.part = 1;
             setup.expectation = Expectation::NoStaleLeader;
             setup
         }
         Rule::ElrIsHosted => {
             setup.config.min_insync = 2;
-            setup.config.wishes = moves();
-            setup
+            moving(setup)
         }
         Rule::MoveIsAnEpoch
         | Rule::HostsOnlyGrow
         | Rule::HostsDoNotLeave
         | Rule::WishAtItsVersion
         | Rule::RemovedStaysOut
-        | Rule::DeleteInItsEpoch => {
-            setup.config.wishes = moves();
-            setup
-        }
+        | Rule::DeleteInItsEpoch => moving(setup),
         Rule::RefusalIsRemembered | Rule::ResignInOwnEpoch => {
             setup.budgets.fail_log = 3;
             setup.expectation = Expectation::Nothing;
             setup
         }
+        _ => safety_setup_for(rule, setup, seed),
+    }
+}
+
+/// Of rules whose absence breaks safety: it shows at once, and best when little else happens.
+fn safety_setup_for(rule: Rule, mut setup: Setup, seed: u64) -> Setup {
+    match rule {
         Rule::NewerIsrOnly | Rule::LostAnswerLingers | Rule::PartitionVersion | Rule::MemberRegistration => {
             let all = Budgets::unlimited();
             let few = Budgets { produce: 250, kill: 250, give_up: 250, long_time: 250, ..Budgets::default() };
@@ -98,7 +108,6 @@ fn setup_for(rule: Rule, seed: u64) -> Setup {
                 Budgets { stale_read: all.stale_read, lose_answer: all.lose_answer, duplicate: 250, ..few };
             safety(setup, Budgets { tamper: 0, ..budgets })
         }
-        // Safety shows at once, and best when little else happens.
         Rule::DivergingFetchIsNoProgress
         | Rule::ProgressPerEpoch
         | Rule::JoinAfterFetch
@@ -111,7 +120,7 @@ fn setup_for(rule: Rule, seed: u64) -> Setup {
         | Rule::RegistrationOfFetch
         | Rule::TakeOverOfStoredIsr => {
             let few = Budgets { produce: 250, kill: 250, give_up: 250, long_time: 250, ..Budgets::default() };
-            setup.config.wishes = if seed % 2 == 0 { moves() } else { Vec::new() };
+            setup.config.wishes = if seed.is_multiple_of(2) { MOVES.to_vec() } else { Vec::new() };
             safety(setup, Budgets { duplicate: 250, wish: 250, cut_off: 250, ..few })
         }
         Rule::LeaseByWrites | Rule::NumbersOfSession => {

@@ -135,7 +135,7 @@ impl World {
             if link.under_way.is_some() {
                 continue;
             }
-            let Some(body) = link.queue.next() else { continue };
+            let Some(body) = link.queue.next_outgoing() else { continue };
             number += 1;
             if link.connection == 0 {
                 link.connection = number;

@@ -139,11 +139,11 @@ impl World {
         if process.held.is_none() {
             process.complete = disk.home.as_ref().is_some_and(|home| home.is_complete_for(held, &boot_id));
         }
-        if process.complete || process.held.is_some() {
-            if let Some(home) = &mut disk.home {
-                home.id = held;
-                home.next_id = next;
-            }
+        if let Some(home) = &mut disk.home
+            && (process.complete || process.held.is_some())
+        {
+            home.id = held;
+            home.next_id = next;
         }
         process.stage = Stage::Claim { next };
         if !holds(Rule::LeaveBeforeComplete) {

@@ -53,7 +53,7 @@ pub(crate) struct Setup {
 pub(crate) fn setup_of(seed: u64) -> Setup {
     let mut config = Config::new(1 + usize::try_from(seed % 2).expect("0 or 1"));
     config.own_isr_path = seed % 4 < 2;
-    config.coarse = seed % 3 == 0;
+    config.coarse = seed.is_multiple_of(3);
     config.twin = seed % 16 == 5;
     if seed % 8 >= 4 {
         config.wishes = vec!["[1,2]", "[2,3]", "[3,1]", "[1,2,3]", "[3,2,1]"];
