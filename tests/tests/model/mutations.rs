@@ -164,7 +164,7 @@ const UNNOTICED: &[Rule] = &[
 
 /// Histories that a rule is looked for in, and for how long.
 const SEEDS: u64 = 400;
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// How the absence of a rule was noticed.
 struct Catch {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use zurau_tests::clients::python_missing;
 use zurau_tests::programs::{binary, project_root};
 use zurau_tests::{Cluster, TestDirectory, scenario, skip};
 
@@ -63,7 +62,7 @@ fn librdkafka_all_tiers() {
 }
 
 fn suite(suite: &Suite, tests: impl FnOnce(&Runner<'_>) -> Result<Tally>) {
-    if let Some(why) = python_missing() {
+    if let Some(why) = compiler_missing() {
         return skip(suite.name, &why);
     }
     scenario(&suite.name.replace(' ', "-"), |directory| {
@@ -121,6 +120,14 @@ fn read_report(path: &Path, chosen: &str) -> Result<Tally> {
         }
     }
     Ok(tally)
+}
+
+/// Why the suite cannot be built here.
+fn compiler_missing() -> Option<String> {
+    ["g++", "make"].into_iter().find_map(|program| {
+        let found = Command::new(program).arg("--version").output();
+        found.is_err().then(|| format!("there is no {program}; install Debian's packages g++ and make"))
+    })
 }
 
 /// The directory in which library and tests are built.
