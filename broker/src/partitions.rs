@@ -208,7 +208,8 @@ impl Partitions {
         let config = self.config_of(&id.topic);
         // A former log of this name has nothing in common with the new one: its high watermark would expose records that
         // are not committed, its log start and recovery point would cost some (M11, CMP-08).
-        self.directories[index].opened.lock().checkpoints.forget(id)?;
+        let forgotten = self.directories[index].opened.lock().checkpoints.forget(id);
+        forgotten.inspect_err(|error| self.note_error(index, error))?;
         let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
             .inspect_err(|error| {
                 if let LogError::Storage(error) = error {

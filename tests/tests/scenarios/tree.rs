@@ -83,6 +83,7 @@ fn check_fresh_partition(cluster: &Cluster, path: &str, replicas: &[i64]) -> Res
             "replicas": replicas,
             "target": replicas,
             "recovery": false,
+            "reason": "the partition is new",
         }),
     )?;
     ensure!(leader.text == replicas[0].to_string(), "{path}/leader is '{}'", leader.text);

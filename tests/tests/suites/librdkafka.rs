@@ -34,6 +34,7 @@ const GAPS: [Gap; 3] = [
 ];
 
 #[test]
+#[ignore = "builds librdkafka for minutes; run by tests/run --long"]
 fn librdkafka_quick() {
     suite(&Suite { name: "librdkafka", version: VERSION, setting: "its authors' quick choice" }, |runner| {
         runner.run(QUICK, &["-Q"], Duration::from_secs(280))
