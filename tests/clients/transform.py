@@ -1,23 +1,33 @@
 """Reads numbers, writes them doubled, and commits both in transactions, until SIGTERM; then checks what came out.
 
 transform.py BOOTSTRAP INPUT OUTPUT PARTITIONS PROGRESS_FILE
-    another thread fills INPUT; a line is added to PROGRESS_FILE for each committed transaction; every seventh is aborted
-    on purpose. Ends well if each number is in OUTPUT exactly once for readers of committed records.
+    one thread fills INPUT, a process of its own transforms; a line is added to PROGRESS_FILE for each committed
+    transaction; every seventh is aborted on purpose. Ends well if each number is in OUTPUT exactly once for readers of
+    committed records.
+
+The transforming process gives up when a client gets no answer, and is started again, as a supervisor would: librdkafka
+from 2.10 on may wait for ever for a coordinator that has left the metadata (it keeps the handle of the removed broker).
 """
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+import traceback
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 RATE = 150
 DEADLINE = 120
+# Longer than a session and an election.
+ANSWER_LIMIT = 15
+# One for each broker that is killed, and one more.
+RESTARTS = 4
 bootstrap, source, target, partitions, progress_path = sys.argv[1:6]
 partitions = int(partitions)
 stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda _signal, _frame: stopping.set())
 filled = {"count": 0, "done": False, "failures": []}
 
 
@@ -49,24 +59,33 @@ def new_producer():
             "reconnect.backoff.max.ms": 500,
         }
     )
-    retry(lambda: producer.init_transactions(30))
+    retry(lambda: producer.init_transactions(ANSWER_LIMIT))
     return producer
 
 
 def retry(act):
-    """Repeats what failed and may be repeated."""
+    """Repeats what was answered with an error that may be repeated; without an answer there is a new process."""
     deadline = time.monotonic() + DEADLINE
     while True:
         try:
             return act()
         except KafkaException as failure:
-            if not failure.args[0].retriable() or time.monotonic() > deadline:
+            error = failure.args[0]
+            if error.code() == KafkaError._TIMED_OUT:
+                give_up(error)
+            if not error.retriable() or time.monotonic() > deadline:
                 raise
+
+
+def give_up(why):
+    """Ends without the clients' clean-up, which may wait for ever as well."""
+    print(f"giving up: {why}", flush=True)
+    os._exit(1)
 
 
 def committed(consumer):
     wanted = [TopicPartition(source, number) for number in range(partitions)]
-    return retry(lambda: consumer.committed(wanted, timeout=10))
+    return retry(lambda: consumer.committed(wanted, timeout=ANSWER_LIMIT))
 
 
 def rewind(consumer):
@@ -85,12 +104,12 @@ def transform(producer, consumer, messages, aborts):
     for message in messages:
         producer.produce(target, value=str(2 * int(message.value())), partition=message.partition())
     if aborts:
-        retry(lambda: producer.abort_transaction(30))
+        retry(lambda: producer.abort_transaction(ANSWER_LIMIT))
         return rewind(consumer)
     positions = [at for at in consumer.position(consumer.assignment()) if at.offset >= 0]
     group = consumer.consumer_group_metadata()
-    retry(lambda: producer.send_offsets_to_transaction(positions, group, 30))
-    retry(lambda: producer.commit_transaction(30))
+    retry(lambda: producer.send_offsets_to_transaction(positions, group, ANSWER_LIMIT))
+    retry(lambda: producer.commit_transaction(ANSWER_LIMIT))
 
 
 def run(progress):
@@ -101,6 +120,7 @@ def run(progress):
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
+            "session.timeout.ms": 10000,
             "reconnect.backoff.max.ms": 500,
         }
     )
@@ -108,17 +128,21 @@ def run(progress):
     producer = new_producer()
     transactions = 0
     stop_at = None
+    silent_since = time.monotonic()
     while True:
         if filled["done"]:
             stop_at = stop_at or time.monotonic() + DEADLINE
             if time.monotonic() > stop_at:
-                sys.exit(f"{committed(consumer)} is committed of {filled['count']} within {DEADLINE} s")
+                give_up(f"{committed(consumer)} is committed of {filled['count']} within {DEADLINE} s")
             if sum(max(0, at.offset) for at in committed(consumer)) == filled["count"]:
                 break
         messages = consumer.consume(num_messages=30, timeout=0.2)
         messages = [message for message in messages if message.error() is None]
         if not messages:
+            if time.monotonic() > silent_since + 2 * ANSWER_LIMIT and not filled["done"]:
+                give_up("nothing comes")
             continue
+        silent_since = time.monotonic()
         transactions += 1
         try:
             transform(producer, consumer, messages, transactions % 7 == 0)
@@ -127,11 +151,10 @@ def run(progress):
             error = failure.args[0]
             print(f"transaction {transactions}: {error}", flush=True)
             if error.txn_requires_abort():
-                retry(lambda: producer.abort_transaction(30))
+                retry(lambda: producer.abort_transaction(ANSWER_LIMIT))
             else:
                 producer = new_producer()
             rewind(consumer)
-    consumer.close()
 
 
 def check():
@@ -162,10 +185,52 @@ def check():
     print(f"{len(seen)} numbers, their sum {sum(seen)}")
 
 
+def wait_for_the_count():
+    """The parent tells how many numbers there are when it has stopped; it ends this process by ending itself."""
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(1)
+    filled["count"] = int(line)
+    filled["done"] = True
+
+
+def work():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=wait_for_the_count, daemon=True).start()
+    try:
+        with open(progress_path, "a", buffering=1) as progress:
+            run(progress)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def supervise():
+    for _ in range(1 + RESTARTS):
+        command = [sys.executable, *sys.argv, "worker"]
+        worker = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+        told = False
+        while worker.poll() is None:
+            if filled["done"] and not told:
+                told = True
+                try:
+                    print(filled["count"], file=worker.stdin, flush=True)
+                except BrokenPipeError:
+                    pass
+            time.sleep(0.05)
+        if worker.returncode == 0:
+            return
+        print(f"the worker ended with {worker.returncode}", flush=True)
+    os._exit(1)
+
+
+if sys.argv[6:] == ["worker"]:
+    work()
+signal.signal(signal.SIGTERM, lambda _signal, _frame: stopping.set())
 filling = threading.Thread(target=fill)
 filling.start()
-with open(progress_path, "w", buffering=1) as progress:
-    run(progress)
+supervise()
 filling.join()
 if filled["failures"]:
     sys.exit(f"the input is not right: {filled['failures'][:5]}")
