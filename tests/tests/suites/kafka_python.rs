@@ -67,7 +67,15 @@ fn test(cluster: &Cluster, directory: &TestDirectory, source: &PathBuf) -> Resul
     command.current_dir(source).env("KAFKA_ROOT", directory.path()).env("KAFKA_VERSION", "3.9.0");
     command.env("KAFKA_URI", format!("kafka://{}", cluster.bootstrap()));
     let output = run(&mut command, &directory.join("pytest.log"), LIMIT)?;
-    judge(&SUITE, &Tally::of_pytest(&output), &GAPS)
+    let judged = judge(&SUITE, &Tally::of_pytest(&output), &GAPS);
+    if judged.is_err() {
+        // What pytest marks so says why a test failed; its whole log is long.
+        output
+            .lines()
+            .filter(|line| line.starts_with("E  ") || line.starts_with("____"))
+            .for_each(|line| eprintln!("{line}"));
+    }
+    judged
 }
 
 /// The unpacked distribution, with the package files that it lacks.
