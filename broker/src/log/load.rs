@@ -26,6 +26,7 @@ use super::segment::{
     file_path,
 };
 use super::split::{RELATIVE_OFFSET_MAX, split};
+use super::turned_away::TurnedAway;
 use super::verification::Verifications;
 
 /// What the checkpoints of the log directory say about a log that is opened.
@@ -156,6 +157,7 @@ impl PartitionLog {
             epochs: LeaderEpochs::default(),
             producers: ProducerStates::default(),
             verifications: Verifications::default(),
+            turned_away: TurnedAway::default(),
             snapshots: found.snapshots,
             unsynced_snapshots: Vec::new(),
             directory_changed: false,

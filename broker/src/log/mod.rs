@@ -34,6 +34,7 @@ mod split;
 mod survey;
 mod transaction_index;
 mod truncate;
+mod turned_away;
 mod validate;
 mod verification;
 

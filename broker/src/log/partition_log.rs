@@ -23,6 +23,7 @@ use super::marker::Marker;
 use super::producers::{Admission, ProducerStates, StoredBatch};
 use super::segment::{Segment, WriteOutcome};
 use super::transaction_index::AbortedTransaction;
+use super::turned_away::TurnedAway;
 use super::validate::{AppendOrigin, LeaderRules, Prepared, prepare_follower_append, prepare_leader_append};
 use super::verification::{Verification, VerificationGuard, Verifications};
 
@@ -69,6 +70,7 @@ pub struct PartitionLog {
     pub(crate) epochs: LeaderEpochs,
     pub(crate) producers: ProducerStates,
     pub(crate) verifications: Verifications,
+    pub(crate) turned_away: TurnedAway,
     /// Offsets at which the directory has a producer snapshot.
     pub(crate) snapshots: BTreeSet<i64>,
     /// Files that the next flush syncs besides the segments.
@@ -203,7 +205,8 @@ impl PartitionLog {
         let bodies = prepared.parts.iter().skip(1).step_by(2);
         let markers: Vec<_> =
             prepared.headers.iter().zip(bodies).map(|(header, body)| Marker::parse(header, body)).collect();
-        let admission = Admission { origin, verification, verifications: &self.verifications };
+        let (verifications, turned_away) = (&self.verifications, &self.turned_away);
+        let admission = Admission { origin, verification, verifications, turned_away, now_ms };
         if let Some(stored) = self.producers.check(&prepared.headers, &markers, &admission)? {
             return Ok(self.duplicate_info(&stored, prepared.size_bytes));
         }
@@ -363,6 +366,7 @@ impl PartitionLog {
             if header.is_transactional() {
                 self.verifications.end(header.producer_id);
             }
+            self.turned_away.forget(header.producer_id);
             let Some(completed) = self.producers.adopt(header, *marker) else { continue };
             if completed.aborted {
                 let transaction = AbortedTransaction {
@@ -552,6 +556,13 @@ impl PartitionLog {
     ) -> Option<VerificationGuard> {
         let is_open = self.producers.has_open_transaction(producer.0);
         (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
+    }
+
+    /// The batches of an append were refused before they came here; see the `turned_away` module.
+    pub fn turn_away(&mut self, records: &[u8], now_ms: i64) {
+        if let Ok(header) = BatchHeader::parse(records) {
+            self.turned_away.note(&header, now_ms);
+        }
     }
 }
 

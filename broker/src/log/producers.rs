@@ -9,6 +9,7 @@ use super::batch::{BatchHeader, NO_TIMESTAMP, add_sequence};
 use super::error::AppendError;
 use super::inspect::InspectedProducer;
 use super::marker::Marker;
+use super::turned_away::TurnedAway;
 use super::validate::AppendOrigin;
 use super::verification::{Verification, Verifications};
 
@@ -123,7 +124,9 @@ impl ProducerEntry {
         }
         self.check_epoch(header)?;
         if admission.origin == AppendOrigin::Client {
-            self.check_sequence(header, admission.verifications.lowest_sequence(header.producer_id))?;
+            let verifying = admission.verifications.lowest_sequence(header.producer_id);
+            let turned_away = admission.turned_away.before(header, admission.now_ms);
+            self.check_sequence(header, verifying, turned_away)?;
         }
         if self.transaction_first_offset.is_some() && !header.is_transactional() {
             return Err(AppendError::InvalidTransactionState { producer_id: header.producer_id });
@@ -143,13 +146,18 @@ impl ProducerEntry {
     }
 
     /// The next batch must follow the last one; a new epoch starts at 0; an unknown producer anywhere (D9), but not
-    /// after a sequence that is still being verified.
-    fn check_sequence(&self, header: &BatchHeader, verifying: Option<i32>) -> Result<(), AppendError> {
+    /// after a sequence that is still being verified, or that was turned away.
+    fn check_sequence(
+        &self,
+        header: &BatchHeader,
+        verifying: Option<i32>,
+        turned_away: Option<i32>,
+    ) -> Result<(), AppendError> {
         if let Some(expected) = verifying.filter(|lowest| *lowest < header.base_sequence) {
             return Err(out_of_order(header, expected));
         }
         if self.producer_epoch < 0 {
-            return Ok(());
+            return turned_away.map_or(Ok(()), |expected| Err(out_of_order(header, expected)));
         }
         let expected = match self.last_batch() {
             Some(last) if header.producer_epoch == self.producer_epoch => add_sequence(last.last_sequence, 1),
@@ -192,6 +200,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) origin: AppendOrigin,
     pub(crate) verification: Verification,
     pub(crate) verifications: &'a Verifications,
+    pub(crate) turned_away: &'a TurnedAway,
+    pub(crate) now_ms: i64,
 }
 
 /// The producers of one log.

@@ -181,7 +181,17 @@ impl Partition {
         let append = |inner: &mut Inner, wakes: &mut Wakes| {
             self.append_counted(inner, wakes, LeaderEpoch::UNKNOWN, (what, now_ms))
         };
-        self.when_decided(limit, append).await
+        let outcome = self.when_decided(limit, append).await;
+        // Clients repeat what was refused so.
+        let for_now = |refused: &ProduceRejection| {
+            matches!(refused.rejection, Rejection::NotLeaderOrFollower | Rejection::NotEnoughReplicas)
+        };
+        if outcome.as_ref().is_err_and(for_now) {
+            self.step(|inner, _| {
+                inner.log.iter_mut().for_each(|log| log.turn_away(&what.records, now_ms));
+            });
+        }
+        outcome
     }
 
     /// Begins to verify that a producer (id and epoch) may open a transaction here (TXN-01). `sequence`: of its first
