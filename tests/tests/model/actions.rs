@@ -7,6 +7,7 @@ use zurau_controller::cores::Outgoing;
 
 use crate::broker::Stage;
 use crate::messages::Message;
+use crate::part::Part;
 use crate::tampering::Tampering;
 use crate::world::{LAG_MS, SESSION_MS, World, partition};
 
@@ -275,7 +276,7 @@ impl World {
     fn may_lose_power(&self, broker: usize) -> bool {
         let others = self.brokers.iter().enumerate().filter(|(index, _)| *index != broker);
         let lost = others.filter(|(_, other)| other.disk.lost).count();
-        lost + 1 < self.config.min_insync.min(self.config.replicas.len())
+        lost + 1 < self.min_insync.min(self.config.replicas.len())
     }
 
     fn enabled_of_network(&self, actions: &mut Vec<Action>) {
@@ -316,7 +317,7 @@ impl World {
         if askers.any(|asker| asker.controller == controller && asker.request == number) {
             return false;
         }
-        !self.network.values().any(|message| match message {
+        !self.network.values().any(|message| match &**message {
             Message::Order(order) => order.from.controller == controller && order.from.request == number,
             Message::OrderAnswered { to, .. } => to.controller == controller && to.request == number,
             _ => false,
@@ -328,7 +329,7 @@ impl World {
         if waiting.any(|active| active.waiting.values().any(|who| *who == (broker, process, call))) {
             return false;
         }
-        !self.network.values().any(|message| match message {
+        !self.network.values().any(|message| match &**message {
             Message::Fetch { from: who, .. }
             | Message::Fetched { to: who, .. }
             | Message::AlterIsr { from: who, .. }
@@ -512,7 +513,7 @@ impl World {
         }
     }
 
-    fn pass(&mut self, milliseconds: u64) {
+    pub(crate) fn pass(&mut self, milliseconds: u64) {
         self.now += milliseconds;
         self.renew_leases();
         self.end_sessions();
@@ -522,6 +523,10 @@ impl World {
     fn renew_leases(&mut self) {
         let now = self.now;
         for broker in &mut self.brokers {
+            if broker.process.is_none() {
+                continue;
+            }
+            let broker = &mut **broker;
             let Some(process) = &mut broker.process else { continue };
             let live = process.stage == Stage::Live && self.zookeeper.is_live(process.session);
             if broker.cut_off_since.is_none() && live {
@@ -534,7 +539,7 @@ impl World {
 
     pub(crate) fn deliver(&mut self, number: u64, again: bool) {
         let found = if again { self.network.get(&number).cloned() } else { self.network.remove(&number) };
-        let Some(message) = found else { return };
+        let Some(message) = found.map(Part::into_value) else { return };
         let broker = message.to_broker().map(|broker| self.index_of(broker));
         match (message, broker) {
             (Message::Order(order), Some(i)) => self.obey(i, *order),
@@ -557,7 +562,7 @@ impl World {
     fn forget_dead_letters(&mut self) {
         let (brokers, controllers) = (&self.brokers, &self.controllers);
         let serial_of = |controller: usize| controllers[controller].office.as_ref().map(|one| one.serial);
-        self.network.retain(|_, message| match message {
+        self.network.retain(|_, message| match &**message {
             Message::Fetched { to, .. } | Message::AlterIsrAnswered { to, .. } => {
                 brokers.iter().any(|broker| broker.id == to.broker && broker.is_called(*to))
             }

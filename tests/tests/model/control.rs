@@ -23,7 +23,7 @@ use crate::world::{World, partition};
 
 impl World {
     pub(crate) fn obey(&mut self, broker: usize, order: Order) {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         let Some(process) = &mut known.process else { return };
         let named = (order.broker_epoch, process.broker_epoch);
         let (admission, _) = process.commander.admit((order.controller_epoch, order.connection), named);
@@ -149,7 +149,7 @@ impl World {
             self.answer_record(broker, order, &record, Err(Rejection::KafkaStorageError));
             return;
         }
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         let process = known.process.as_mut().expect("it runs");
         let (Some(replica), Some(log)) = (&mut process.replica, &mut known.disk.log) else { return };
         match replica.judge(&record, log_facts(log)) {
@@ -169,7 +169,7 @@ impl World {
     }
 
     fn take_office(&mut self, broker: usize, order: &Order, record: LeaderAndIsr) {
-        let (min, known) = (self.config.min_insync, &mut self.brokers[broker]);
+        let (min, known) = (self.min_insync, &mut *self.brokers[broker]);
         let process = known.process.as_mut().expect("it runs");
         let (Some(replica), Some(log)) = (&mut process.replica, &mut known.disk.log) else { return };
         log.assign_epoch_start(record.leader_epoch);
@@ -210,7 +210,7 @@ impl World {
 
     /// The next step of an office that is being taken: a look, or a write. `lost`: the answer does not come.
     pub(crate) fn take_over(&mut self, broker: usize, lost: bool) {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         let own = known.id;
         let Some(process) = &mut known.process else { return };
         let (session, own) = (process.session, (own, process.broker_epoch));
@@ -249,8 +249,8 @@ impl World {
     }
 
     fn end_lane(&mut self, broker: usize, outcome: Result<StoredIsr, Rejection>) {
-        let (now, rules) = (self.now, self.config.rules());
-        let known = &mut self.brokers[broker];
+        let (now, rules) = (self.now, self.config.rules(self.min_insync));
+        let known = &mut *self.brokers[broker];
         let own = known.id;
         let process = known.process.as_mut().expect("it runs");
         let Some(lane) = process.lane.take() else { return };
@@ -299,7 +299,7 @@ impl World {
     }
 
     fn set_aside(&mut self, broker: usize) {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         if let Some(log) = known.disk.log.take() {
             known.disk.strays.push(log);
         }
@@ -311,7 +311,7 @@ impl World {
 
     /// After a full order that did not name the partition.
     pub(crate) fn look_for_strays(&mut self, broker: usize) {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         let own = known.id;
         let Some(process) = &mut known.process else { return };
         process.strays_due = false;
@@ -328,7 +328,7 @@ impl World {
     }
 
     fn stop(&mut self, broker: usize, stop: &StopReplica) -> Result<(), Rejection> {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         let process = known.process.as_mut().expect("it runs");
         let (Some(replica), Some(log)) = (&mut process.replica, &known.disk.log) else { return Ok(()) };
         let order =

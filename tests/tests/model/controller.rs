@@ -52,6 +52,8 @@ pub(crate) struct Active {
     /// Who waits for the answer to which request: broker, its process, its call.
     pub(crate) waiting: BTreeMap<RequestId, (BrokerId, u64, u64)>,
     next_request: u64,
+    /// The last number of a request, by broker.
+    pub(crate) last_numbers: BTreeMap<BrokerId, u64>,
     deposed: bool,
     /// When the office was taken.
     pub(crate) since: u64,
@@ -86,6 +88,7 @@ impl Active {
             metadata: None,
             waiting: BTreeMap::new(),
             next_request: 0,
+            last_numbers: BTreeMap::new(),
             deposed: false,
             since: now,
         }

@@ -1,24 +1,32 @@
 //! The model: production cores of controllers and brokers in one deterministic world, walked at random (seeded
 //! simulation) and exhaustively within bounds (model checking), with every rule switched off once.
 
+use std::time::Duration;
+
 mod actions;
 mod broker;
 mod control;
 mod controller;
 mod dice;
+mod director;
+mod explorer;
 mod log;
 mod messages;
 mod mutations;
 mod office;
+mod part;
 mod referee;
 mod registration;
 mod serving;
 mod simulation;
+mod starts;
 mod tampering;
 mod world;
 mod zookeeper;
 
+use explorer::{Bounds, explore};
 use simulation::{play, setup_of};
+use starts::STARTS;
 
 /// Histories of one run; `SEEDS=n` plays more, `SEED=n` one.
 const SEEDS: u64 = 200;
@@ -49,6 +57,33 @@ fn seeded_histories_keep_what_was_promised_and_converge() {
         acknowledged += history.acknowledged;
     }
     println!("{steps} steps, {acknowledged} acknowledged records");
+}
+
+/// `LONG=n`: for so many seconds from each start, however deep that is.
+#[test]
+fn everything_within_bounds_keeps_what_was_promised() {
+    let long = number("LONG");
+    let limit = Duration::from_secs(long.unwrap_or(60));
+    for (number, start) in STARTS.iter().enumerate() {
+        if crate::number("START").is_some_and(|only| only != number as u64) {
+            continue;
+        }
+        let world = (start.make)().unwrap_or_else(|why| panic!("{}: {why}", start.name));
+        let depth = if long.is_some() { usize::MAX } else { start.depth };
+        let explored = explore(&world, Bounds { depth, limit, states: 2_000_000 });
+        println!(
+            "{}: {} states by {} steps, complete to depth {}{}, {} ms",
+            start.name,
+            explored.states,
+            explored.steps,
+            explored.depth,
+            if explored.complete { " and beyond" } else { "" },
+            explored.took.as_millis()
+        );
+        if let Some((what, way)) = explored.violation {
+            panic!("{}: {what}\nby {way:?}", start.name);
+        }
+    }
 }
 
 #[test]

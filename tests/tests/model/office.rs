@@ -128,7 +128,6 @@ impl World {
 
     /// One request at a time to each broker.
     pub(crate) fn send_orders(&mut self, controller: usize) {
-        let mut number = self.next_number_base();
         let Some(active) = &mut self.controllers[controller].office else { return };
         let mut orders = Vec::new();
         for (broker, link) in &mut active.links {
@@ -136,7 +135,10 @@ impl World {
                 continue;
             }
             let Some(body) = link.queue.next_outgoing() else { continue };
-            number += 1;
+            // Numbers that do not depend on the order in which brokers are told.
+            let last = active.last_numbers.entry(*broker).or_default();
+            *last += 1;
+            let number = (*last << 8) + u64::try_from(broker.0).expect("a small id");
             if link.connection == 0 {
                 link.connection = number;
             }
@@ -153,7 +155,6 @@ impl World {
                 metadata: active.metadata.clone(),
             });
         }
-        self.skip_numbers(number);
         for order in orders {
             self.send(Message::Order(Box::new(order)));
         }

@@ -62,7 +62,7 @@ impl Meta {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 struct LastOwner {
     session: i64,
     lived: bool,
@@ -71,7 +71,7 @@ struct LastOwner {
     leader: BrokerId,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Referee {
     pub(crate) violation: Option<String>,
     values: u64,

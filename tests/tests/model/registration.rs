@@ -16,7 +16,7 @@ impl World {
     pub(crate) fn start_process(&mut self, broker: usize) {
         let number = self.draw();
         let session = self.zookeeper.open_session();
-        let broker = &mut self.brokers[broker];
+        let broker = &mut *self.brokers[broker];
         let mut process = Process::new(number, session);
         if let Some(log) = &mut broker.disk.log {
             log.open();
@@ -132,7 +132,7 @@ impl World {
         let held = former.map_or(-1, |(id, _)| id);
         let boot_id = self.boot_id(broker);
         let copied = self.brokers[self.index_of(self.brokers[broker].id)].disk.home.clone();
-        let Broker { disk, process: Some(process), is_twin, .. } = &mut self.brokers[broker] else { return };
+        let Broker { disk, process: Some(process), is_twin, .. } = &mut *self.brokers[broker] else { return };
         if *is_twin {
             disk.home = copied;
         }

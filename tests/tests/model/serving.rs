@@ -26,7 +26,7 @@ use crate::world::{RECORDS_PER_FETCH, SESSION_MS, World, partition};
 impl World {
     /// Replica and log of a broker, while its process has both.
     fn pair(&mut self, broker: usize) -> Option<(&mut Process, &mut MemoryLog)> {
-        let known = &mut self.brokers[broker];
+        let known = &mut *self.brokers[broker];
         Some((known.process.as_mut()?, known.disk.log.as_mut()?))
     }
 

@@ -10,6 +10,7 @@ use zurau_common::zk::znode::Znode;
 use crate::actions::Action;
 use crate::broker::Broker;
 use crate::dice::Dice;
+use crate::part::Part;
 use crate::referee::Meta;
 use crate::tampering::Tampering;
 use crate::world::{Budgets, Config, World, partition};
@@ -206,7 +207,8 @@ impl Run {
             if self.violation.is_some() {
                 return;
             }
-            let leads = |broker: &Broker| broker.process.as_ref().is_some_and(|one| one.leader().is_some());
+            let leads =
+                |broker: &Part<Broker>| broker.process.as_ref().is_some_and(|one| one.leader().is_some());
             let leader = self.world.brokers.iter().position(leads);
             if let Some(leader) = leader.filter(|_| round % 8 == 1) {
                 self.take(Action::Produce(leader));

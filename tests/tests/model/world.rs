@@ -2,6 +2,7 @@
 //! What can happen next is a list of actions; taking one is a function of the world alone.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use zurau_broker::cores::leader::LeaderRules;
@@ -13,6 +14,7 @@ use crate::actions::Action;
 use crate::broker::Broker;
 use crate::controller::Controller;
 use crate::messages::Message;
+use crate::part::Part;
 use crate::referee::Referee;
 use crate::tampering::Tampering;
 use crate::zookeeper::ZooKeeper;
@@ -61,9 +63,9 @@ impl Config {
         }
     }
 
-    pub(crate) fn rules(&self) -> LeaderRules {
+    pub(crate) fn rules(&self, min_insync: usize) -> LeaderRules {
         LeaderRules {
-            min_insync_replicas: self.min_insync,
+            min_insync_replicas: min_insync,
             unclean_election: self.unclean,
             lag_max_ms: LAG_MS,
             fetch_wait_max_ms: FETCH_WAIT_MS,
@@ -144,33 +146,41 @@ pub(crate) struct World {
     pub(crate) config: Arc<Config>,
     pub(crate) budgets: Budgets,
     pub(crate) now: u64,
+    /// `min.insync.replicas` as it stands.
+    pub(crate) min_insync: usize,
     pub(crate) zookeeper: ZooKeeper,
-    pub(crate) controllers: Vec<Controller>,
-    pub(crate) brokers: Vec<Broker>,
-    pub(crate) network: BTreeMap<u64, Message>,
+    pub(crate) controllers: Vec<Part<Controller>>,
+    pub(crate) brokers: Vec<Part<Broker>>,
+    pub(crate) network: BTreeMap<u64, Part<Message>>,
     pub(crate) referee: Referee,
     /// What an admin may still do to znodes.
     pub(crate) tamperings: Vec<Tampering>,
     /// Sessions of processes that are gone, and since when.
     pub(crate) orphans: Vec<(i64, u64)>,
-    /// Draws numbers that never come twice: processes, offices, connections, registrations, values, messages.
+    /// Draws numbers that never come twice: processes, offices, registrations.
     next_number: u64,
+    /// Numbers messages. Which number a message has means nothing.
+    next_message: u64,
 }
 
 impl World {
     pub(crate) fn new(config: Config) -> Self {
         let mut zookeeper = ZooKeeper::new(2);
         let controllers = (0..2)
-            .map(|_| Controller { session: zookeeper.open_session(), office: None, cut_off_since: None })
+            .map(|_| {
+                Controller { session: zookeeper.open_session(), office: None, cut_off_since: None }.into()
+            })
             .collect();
-        let mut brokers = [1, 2, 3].map(|id| Broker::new(BrokerId(id))).to_vec();
+        let mut brokers = [1, 2, 3].map(|id| Part::from(Broker::new(BrokerId(id)))).to_vec();
         if config.twin {
-            brokers.push(Broker { is_twin: true, ..Broker::new(BrokerId(1)) });
+            brokers.push(Broker { is_twin: true, ..Broker::new(BrokerId(1)) }.into());
         }
+        let min_insync = config.min_insync;
         let mut world = Self {
             config: Arc::new(config),
             budgets: Budgets::default(),
             now: 0,
+            min_insync,
             zookeeper,
             controllers,
             brokers,
@@ -179,6 +189,7 @@ impl World {
             orphans: Vec::new(),
             tamperings: Vec::new(),
             next_number: 0,
+            next_message: 0,
         };
         world.create_topic();
         for broker in 0..world.brokers.len() {
@@ -241,17 +252,22 @@ impl World {
         self.next_number
     }
 
-    pub(crate) fn next_number_base(&self) -> u64 {
-        self.next_number
-    }
-
-    pub(crate) fn skip_numbers(&mut self, last: u64) {
-        self.next_number = self.next_number.max(last);
-    }
-
     pub(crate) fn send(&mut self, message: Message) {
-        let number = self.draw();
-        self.network.insert(number, message);
+        self.next_message += 1;
+        self.network.insert(self.next_message, message.into());
+    }
+
+    /// Equal worlds have equal fingerprints. The order in which messages were sent is not part of a world.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.now, self.min_insync, self.budgets, &self.tamperings, &self.orphans).hash(&mut hasher);
+        self.referee.hash(&mut hasher);
+        self.zookeeper.hash(&mut hasher, self.budgets.stale_read > 0);
+        self.controllers.iter().for_each(|controller| controller.fingerprint().hash(&mut hasher));
+        self.brokers.iter().for_each(|broker| broker.fingerprint().hash(&mut hasher));
+        let messages = self.network.values().map(|message| message.fingerprint());
+        messages.fold(0_u64, u64::wrapping_add).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn index_of(&self, broker: BrokerId) -> usize {

@@ -2,10 +2,12 @@
 //! states before the last writes, which a server that lags still shows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
 
 use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpFailure, OpResult};
 use zurau_common::zk::znode::PERSISTENT_PARENTS;
+
+use crate::part::Part;
 
 /// Writes that a server may lag behind.
 const PAST_MAX: usize = 4;
@@ -14,9 +16,9 @@ type Nodes = BTreeMap<String, Node>;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ZooKeeper {
-    nodes: Arc<Nodes>,
+    nodes: Part<Nodes>,
     /// Before the last writes, the oldest first.
-    past: VecDeque<Arc<Nodes>>,
+    past: VecDeque<Part<Nodes>>,
     zxid: i64,
     sessions: BTreeSet<i64>,
     next_session: i64,
@@ -27,7 +29,7 @@ pub(crate) struct ZooKeeper {
 impl ZooKeeper {
     pub(crate) fn new(watchers: usize) -> Self {
         let mut zookeeper = Self {
-            nodes: Arc::default(),
+            nodes: Nodes::new().into(),
             past: VecDeque::new(),
             zxid: 0,
             sessions: BTreeSet::new(),
@@ -111,6 +113,14 @@ impl ZooKeeper {
         }
     }
 
+    /// `with_past`: what a server that lags may show belongs to it.
+    pub(crate) fn hash(&self, hasher: &mut impl Hasher, with_past: bool) {
+        (self.nodes.fingerprint(), self.zxid, &self.sessions, self.next_session, &self.dirty).hash(hasher);
+        if with_past {
+            self.past.iter().for_each(|past| past.fingerprint().hash(hasher));
+        }
+    }
+
     /// All or nothing, under one zxid. Session 0 is an admin's.
     pub(crate) fn multi(&mut self, ops: &[Op], session: i64) -> Result<Vec<OpResult>, MultiError> {
         if session != 0 && !self.is_live(session) {
@@ -129,7 +139,7 @@ impl ZooKeeper {
             }
         }
         self.zxid = zxid;
-        self.past.push_back(std::mem::replace(&mut self.nodes, Arc::new(nodes)));
+        self.past.push_back(std::mem::replace(&mut self.nodes, nodes.into()));
         if self.past.len() > PAST_MAX {
             self.past.pop_front();
         }
