@@ -31,7 +31,7 @@ pub(crate) struct BrokerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) partitions: Partitions,
     pub(crate) control: ControlPlane,
-    pub(crate) metadata: SharedMetadata,
+    pub(crate) metadata: Arc<SharedMetadata>,
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: FetchSessions,
@@ -52,16 +52,17 @@ impl BrokerContext {
         partitions: Partitions,
         control: ControlPlane,
     ) -> Self {
+        let metadata = Arc::<SharedMetadata>::default();
         Self {
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
-            groups: GroupCoordinator::new(&config.settings),
+            groups: GroupCoordinator::new(&config.settings, Arc::clone(&metadata)),
             transactions: TransactionCoordinator::new(&config.settings),
             topic_configs: TopicConfigs::new(config.clone()),
             config,
             shared,
             partitions,
             control,
-            metadata: SharedMetadata::default(),
+            metadata,
             producer_ids: ProducerIds::default(),
             cleaner_status: Arc::default(),
             verifier: TransactionVerifier::default(),

@@ -128,10 +128,15 @@ rejections! {
     FetchSessionTopicIdError = 106, "the fetch session mixes topic ids and names";
     IneligibleReplica = 107, "the replica is not eligible to join the ISR";
     NewLeaderElected = 108, "a new leader was elected meanwhile";
+    FencedMemberEpoch = 110, "the member's epoch is not the one that the coordinator knows";
+    UnreleasedInstanceId = 111, "the instance id is still used by another member";
+    UnsupportedAssignor = 112, "the assignor is not offered (group.consumer.assignors)";
+    StaleMemberEpoch = 113, "the member's epoch is not the current one";
     MismatchedEndpointType = 114, "the request asks for another kind of endpoint than this one";
     UnsupportedEndpointType = 115, "the endpoint type is unknown";
     UnknownSubscriptionId = 117, "the subscription id is unknown";
     TransactionAbortable = 120, "the transaction must be aborted";
+    InvalidRegularExpression = 128, "the regular expression is not valid";
 }
 
 /// The error code of an outcome: 0 for success.

@@ -28,7 +28,10 @@ pub(crate) use load::Replay;
 pub(crate) use load::replay;
 pub(crate) use offices::{Kind, Office, Offices};
 pub(crate) use step::{Now, ReplyId, WriteId, WriteOutcome};
-pub(crate) use stored::{Reader, RecordProblem, put_string};
+pub(crate) use stored::{
+    Reader, RecordProblem, put_compact_length, put_compact_nullable_string, put_compact_string, put_string,
+    put_unsigned_varint,
+};
 pub(crate) use timers::Timers;
 #[cfg(test)]
 pub(crate) use topic::partition_of;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
+use uuid::Uuid;
 
 /// Clients cannot send longer strings, so a stored one is never longer.
 const STRING_BYTES_MAX: usize = i16::MAX as usize;
@@ -26,6 +27,34 @@ pub(crate) fn put_string(bytes: &mut BytesMut, text: &str) {
     assert!(text.len() <= STRING_BYTES_MAX, "a string of {} bytes came through the wire's limit", text.len());
     bytes.put_i16(text.len() as i16);
     bytes.put_slice(text.as_bytes());
+}
+
+/// Seven bits a byte, the low ones first.
+pub(crate) fn put_unsigned_varint(bytes: &mut BytesMut, mut value: u32) {
+    while 0x80 <= value {
+        bytes.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.put_u8(value as u8);
+}
+
+/// A length in the compact encoding: one more than it is.
+pub(crate) fn put_compact_length(bytes: &mut BytesMut, length: usize) {
+    let length =
+        u32::try_from(length + 1).expect("what a coordinator holds is bounded by its requests' frames");
+    put_unsigned_varint(bytes, length);
+}
+
+pub(crate) fn put_compact_string(bytes: &mut BytesMut, text: &str) {
+    put_compact_length(bytes, text.len());
+    bytes.put_slice(text.as_bytes());
+}
+
+pub(crate) fn put_compact_nullable_string(bytes: &mut BytesMut, text: Option<&str>) {
+    match text {
+        Some(text) => put_compact_string(bytes, text),
+        None => bytes.put_u8(0),
+    }
 }
 
 /// Reads from the front of stored bytes.
@@ -65,6 +94,39 @@ impl<'a> Reader<'a> {
             }
         }
         Err(RecordProblem::Malformed(self.what))
+    }
+
+    /// A length in the compact encoding; `None` for null.
+    pub(crate) fn compact_length(&mut self) -> Result<Option<usize>, RecordProblem> {
+        Ok(self.unsigned_varint()?.checked_sub(1).map(|length| length as usize))
+    }
+
+    /// The length of a list that may not be null.
+    pub(crate) fn compact_count(&mut self) -> Result<usize, RecordProblem> {
+        self.compact_length()?.ok_or(RecordProblem::Malformed(self.what))
+    }
+
+    pub(crate) fn compact_nullable_string(&mut self) -> Result<Option<Arc<str>>, RecordProblem> {
+        let Some(length) = self.compact_length()? else { return Ok(None) };
+        self.text(length).map(Some)
+    }
+
+    pub(crate) fn compact_string(&mut self) -> Result<Arc<str>, RecordProblem> {
+        self.compact_nullable_string()?.ok_or(RecordProblem::Malformed(self.what))
+    }
+
+    pub(crate) fn uuid(&mut self) -> Result<Uuid, RecordProblem> {
+        Ok(Uuid::from_bytes(self.array()?))
+    }
+
+    /// Tagged fields say nothing that is needed here.
+    pub(crate) fn skip_tagged_fields(&mut self) -> Result<(), RecordProblem> {
+        for _ in 0..self.unsigned_varint()? {
+            self.unsigned_varint()?;
+            let length = self.unsigned_varint()?;
+            self.skip(length as usize)?;
+        }
+        Ok(())
     }
 
     /// As many bytes of text.

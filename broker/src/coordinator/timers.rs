@@ -47,7 +47,6 @@ impl<K: Clone + Eq + Ord + Hash> Timers<K> {
         Some(key)
     }
 
-    #[cfg(test)]
     pub(crate) fn is_set(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }

@@ -10,6 +10,7 @@ use zurau_common::config::Settings;
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
+use super::consumer::Assignor;
 use super::outbox::GroupSettings;
 use super::records::GroupId;
 use super::request::{Answer, Ask, Listing, Summary};
@@ -19,11 +20,13 @@ use crate::context::BrokerContext;
 use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, WriteSettings, setting};
 use crate::log::Marker;
 use crate::partition::Acks;
+use crate::shared_metadata::SharedMetadata;
 
 /// Coordinators of groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
     settings: Arc<GroupSettings>,
+    metadata: Arc<SharedMetadata>,
     write_settings: WriteSettings,
 }
 
@@ -37,7 +40,8 @@ impl Kind for Groups {
     }
 
     async fn serve(&self, office: Office, shard: Shard, mailbox: mpsc::Receiver<Command>) {
-        Worker::new(office, shard, self.write_settings).run(mailbox).await;
+        let metadata = Arc::clone(&self.metadata);
+        Worker::new(office, shard, metadata, self.write_settings).run(mailbox).await;
     }
 }
 
@@ -47,16 +51,24 @@ pub(crate) struct GroupCoordinator {
     pub(crate) offices: Offices<Groups>,
     /// `offsets.commit.timeout.ms`.
     commit_timeout: Duration,
+    /// `group.coordinator.rebalance.protocols` contains `consumer`.
+    pub(crate) offers_consumer_protocol: bool,
 }
 
 impl GroupCoordinator {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings, metadata: Arc<SharedMetadata>) -> Self {
         let minutes: i64 = setting(settings, "offsets.retention.minutes");
         let group_settings = GroupSettings {
             session_timeout_min_ms: setting(settings, "group.min.session.timeout.ms"),
             session_timeout_max_ms: setting(settings, "group.max.session.timeout.ms"),
             initial_rebalance_delay_ms: setting(settings, "group.initial.rebalance.delay.ms"),
             group_size_max: setting(settings, "group.max.size"),
+            consumer_session_timeout_ms: setting(settings, "group.consumer.session.timeout.ms"),
+            consumer_heartbeat_interval_ms: setting(settings, "group.consumer.heartbeat.interval.ms"),
+            consumer_size_max: setting(settings, "group.consumer.max.size"),
+            consumer_assignors: items(settings, "group.consumer.assignors")
+                .filter_map(Assignor::from_setting)
+                .collect(),
             offset_metadata_bytes_max: setting(settings, "offset.metadata.max.bytes"),
             offsets_retention_ms: minutes.saturating_mul(60_000),
             retention_check_interval_ms: setting(settings, "offsets.retention.check.interval.ms"),
@@ -70,8 +82,10 @@ impl GroupCoordinator {
             },
             compression: setting(settings, "offsets.topic.compression.codec"),
         };
-        let kind = Groups { settings: Arc::new(group_settings), write_settings };
+        let kind = Groups { settings: Arc::new(group_settings), metadata, write_settings };
         Self {
+            offers_consumer_protocol: items(settings, "group.coordinator.rebalance.protocols")
+                .any(|protocol| protocol.trim() == "consumer"),
             offices: Offices::new(kind, topic, load_bytes),
             commit_timeout: Duration::from_millis(setting(settings, "offsets.commit.timeout.ms")),
         }
@@ -186,6 +200,11 @@ impl GroupCoordinator {
             let _ = mailbox.send(Command::TopicsDeleted(topics.to_vec())).await;
         }
     }
+}
+
+/// The items of a list that the configuration's table has checked.
+fn items<'a>(settings: &'a Settings, name: &str) -> impl Iterator<Item = &'a str> {
+    settings.get(name).map(|(text, _)| text.split(',')).into_iter().flatten()
 }
 
 /// A request that a coordinator has, or will never have.

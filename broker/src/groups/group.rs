@@ -18,6 +18,7 @@ use bytes::Bytes;
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
+use super::consumer::Consumer;
 use super::offsets::Offsets;
 use super::outbox::{Effect, Now, Outbox, Timer, WriteId};
 use super::records::{GroupId, GroupRecord, MemberId, StoredGroup, StoredMember};
@@ -124,6 +125,8 @@ pub(crate) struct Group {
     /// What the members of a consumer group read; `None` when their subscriptions cannot be read.
     pub(crate) subscribed_topics: Option<BTreeSet<TopicName>>,
     pub(crate) offsets: Offsets,
+    /// Set in a group of the consumer protocol. What stands above is then that of a group without members.
+    pub(crate) consumer: Option<Box<Consumer>>,
 }
 
 impl Group {
@@ -144,6 +147,7 @@ impl Group {
             assignment_write: None,
             subscribed_topics: None,
             offsets: Offsets::default(),
+            consumer: None,
         }
     }
 
@@ -153,11 +157,17 @@ impl Group {
             && self.generation == 0
             && self.members.is_empty()
             && self.pending_members.is_empty()
+            && self.consumer.is_none()
             && self.offsets.is_idle()
     }
 
     pub(crate) fn is(&self, state: GroupState) -> bool {
         self.state == state
+    }
+
+    /// Whether nobody is in the group, or on the way into it.
+    pub(crate) fn has_no_members(&self) -> bool {
+        self.is(GroupState::Empty) && self.consumer.as_ref().is_none_or(|consumer| consumer.is_empty())
     }
 
     pub(crate) fn is_leader(&self, member: &MemberId) -> bool {

@@ -1,8 +1,8 @@
-//! Consumer groups, classic protocol: who reads what, and how far they are.
+//! Consumer groups of the classic and of the consumer protocol (KIP-848): who reads what, and how far they are.
 //!
 //! Reading order: `records` (what is stored), `request` (what clients ask), `group` (the states of a group) with
-//! `join`, `membership` and `offsets`, and `shard` (all groups of one partition of `__consumer_offsets`): these are
-//! pure, with `outbox` beside them. Then the shells: `worker` (owns a shard), `coordinator` (all shards of this broker)
+//! `join`, `membership` and `offsets`, `consumer` (what a group of the consumer protocol is beyond that), and `shard`
+//! (all groups of one partition of `__consumer_offsets`): these are pure, with `outbox` beside them. Then the shells: `worker` (owns a shard), `coordinator` (all shards of this broker)
 //! and `upkeep`.
 
 mod records;
@@ -17,6 +17,8 @@ mod join;
 
 mod membership;
 
+mod consumer;
+
 mod offsets;
 
 mod shard;
@@ -27,6 +29,12 @@ mod coordinator;
 
 mod upkeep;
 
+pub(crate) use consumer::{
+    ConsumerDescribeRequest, ConsumerDescription, ConsumerHeartbeatRequest, ConsumerRefusal,
+    HeartbeatOutcome, NamedPartitions, Partitions,
+};
+#[cfg(test)]
+pub(crate) use consumer::{ConsumerHeartbeatAnswer, DescribedConsumer};
 pub(crate) use coordinator::GroupCoordinator;
 pub(crate) use group::GroupState;
 pub(crate) use records::GroupId;

@@ -236,6 +236,8 @@ impl Group {
             0 <= request.generation || !request.member_id.is_empty() || request.instance_id.is_some();
         if self.is(GroupState::Dead) {
             Some(Rejection::CoordinatorNotAvailable)
+        } else if let Some(checked) = self.consumer_commit_problem(request) {
+            checked.err()
         } else if is_member {
             self.generation_problem(request.generation, &request.member_id, request.instance_id.as_ref())
         } else if self.is(GroupState::Empty) || request.transaction.is_some() {
@@ -332,6 +334,9 @@ impl Group {
 
     /// Whether a member reads the topic; if their subscriptions cannot be read, any topic may be read.
     fn has_subscribed(&self, topic: &TopicName) -> bool {
+        if let Some(consumer) = &self.consumer {
+            return consumer.has_subscribed(topic);
+        }
         !self.members.is_empty()
             && self.subscribed_topics.as_ref().is_none_or(|topics| topics.contains(topic))
     }
@@ -351,6 +356,7 @@ impl Group {
         if 0 < self.generation {
             records.push(self.tombstone());
         }
+        records.extend(self.consumer.iter().flat_map(|consumer| consumer.tombstones(&self.id)));
         let then = Then::Delete { group: Arc::clone(&self.id), reply };
         out.write_in_pieces(records, then);
     }
@@ -360,12 +366,16 @@ impl Group {
         if self.is(GroupState::Dead) {
             return;
         }
+        if let Some(consumer) = &mut self.consumer {
+            consumer.note_emptiness(now);
+        }
         let expired = self.expired_offsets(now.wall_ms, out.settings.offsets_retention_ms);
-        let is_over = self.is(GroupState::Empty)
+        let is_over = self.has_no_members()
             && self.pending_members.is_empty()
             && self.offsets.is_settled()
             && expired.len() == self.offsets.len();
-        if is_over && (0 < self.generation || !expired.is_empty()) {
+        let is_stored = 0 < self.generation || self.consumer.is_some();
+        if is_over && (is_stored || !expired.is_empty()) {
             self.remove(now, out, None, "all its offsets have expired");
         } else if !expired.is_empty() {
             out.write_in_pieces(self.offset_tombstones(&expired), Then::Nothing);
@@ -381,7 +391,10 @@ impl Group {
             (Some(name), GroupState::Stable) if &**name == CONSUMER_PROTOCOL_TYPE => {
                 &|offset| offset.commit_time_ms
             }
-            (None, _) => &|offset| offset.commit_time_ms,
+            (None, _) => {
+                let emptied = self.consumer.as_ref().and_then(|consumer| consumer.empty_since_ms);
+                &move |offset| offset.commit_time_ms.max(emptied.unwrap_or(i64::MIN))
+            }
             _ => return Vec::new(),
         };
         let is_expired = |offset: &CommittedOffset| match offset.expire_time_ms {

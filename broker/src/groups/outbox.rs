@@ -6,12 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zurau_common::rejection::Rejection;
 
+use super::consumer::Assignor;
 use super::group::GroupState;
 use super::records::{GroupId, GroupRecord, MemberId};
 use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced, Transaction};
 pub(crate) use crate::coordinator::{Now, WriteId, WriteOutcome};
 use crate::coordinator::{Producer, Timers};
 use crate::log::Marker;
+use crate::metadata::MetadataImage;
 
 /// What an operator sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,14 @@ pub(crate) struct GroupSettings {
     pub(crate) initial_rebalance_delay_ms: i64,
     /// `group.max.size`.
     pub(crate) group_size_max: usize,
+    /// `group.consumer.session.timeout.ms`.
+    pub(crate) consumer_session_timeout_ms: i64,
+    /// `group.consumer.heartbeat.interval.ms`.
+    pub(crate) consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.size`.
+    pub(crate) consumer_size_max: usize,
+    /// `group.consumer.assignors`: the first is for groups whose members wish none.
+    pub(crate) consumer_assignors: Vec<Assignor>,
     /// `offset.metadata.max.bytes`.
     pub(crate) offset_metadata_bytes_max: usize,
     /// `offsets.retention.minutes`, in milliseconds.
@@ -39,6 +49,8 @@ pub(crate) enum Timer {
     Sync(GroupId),
     /// A member that is silent until then is removed.
     Session(GroupId, MemberId),
+    /// A member of the consumer protocol that has not given up partitions by then is removed.
+    Revocation(GroupId, MemberId),
     /// An id was given out and nobody joined with it.
     Pending(GroupId, MemberId),
     /// The record of an empty group could not be written; try again.
@@ -81,6 +93,10 @@ pub(crate) enum Then {
     Empty {
         group: GroupId,
         generation: i32,
+    },
+    /// What heartbeats of the consumer protocol came to.
+    Consumer {
+        group: GroupId,
     },
     /// A static member came back with a new id, without a rebalance.
     Replace(Box<Replacement>),
@@ -145,6 +161,13 @@ pub(crate) enum Effect {
         members: usize,
         reason: String,
     },
+    /// For the log: a group of the consumer protocol entered a new epoch.
+    Rebalances {
+        group: GroupId,
+        epoch: i32,
+        members: usize,
+        reason: String,
+    },
 }
 
 /// Records in one write at most, where they can be divided.
@@ -154,6 +177,8 @@ pub(crate) const RECORDS_PER_WRITE: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) settings: Arc<GroupSettings>,
+    /// The topics of the cluster, as this broker knows them.
+    pub(crate) topics: Arc<MetadataImage>,
     pub(crate) timers: Timers<Timer>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) writes: HashMap<WriteId, PendingWrite>,
@@ -164,6 +189,7 @@ impl Outbox {
     pub(crate) fn new(settings: Arc<GroupSettings>) -> Self {
         Self {
             settings,
+            topics: Arc::default(),
             timers: Timers::default(),
             effects: Vec::new(),
             writes: HashMap::new(),

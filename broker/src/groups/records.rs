@@ -1,9 +1,9 @@
 //! The records of `__consumer_offsets`, byte for byte as Kafka writes them, so that tools that read the topic, and a
 //! Kafka broker that takes the directory over, find what they expect.
 //!
-//! A key is a version and the fields it stands for: 0 and 1 an offset, 2 a group; a value has a version of its own. A
-//! null value removes what the key names. Keys of other versions (KIP-848 groups) belong to nobody here and are
-//! skipped. Written are the versions that Kafka 3.9 writes: offset key 1 and value 3 (1 when the client set an expiry),
+//! A key is a version and the fields it stands for: 0 and 1 an offset, 2 a group, 3 to 8 and 16 parts of a group of the
+//! consumer protocol (`consumer::records`); a value has a version of its own. A null value removes what the key names.
+//! Keys of other versions belong to nobody here and are skipped. Written are the versions that Kafka 3.9 writes: offset key 1 and value 3 (1 when the client set an expiry),
 //! group key 2 and value 3. Every length is checked against the bytes that are there.
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use zurau_common::id::TopicName;
 
+use super::consumer::ConsumerRecord;
 pub(crate) use crate::coordinator::RecordProblem;
 use crate::coordinator::{Reader, put_string};
 
@@ -63,6 +64,7 @@ pub(crate) struct StoredGroup {
 pub(crate) enum GroupRecord {
     Offset { group: GroupId, topic: TopicName, partition: i32, value: Option<CommittedOffset> },
     Group { group: GroupId, value: Option<StoredGroup> },
+    Consumer { group: GroupId, record: ConsumerRecord },
 }
 
 const OFFSET_KEY: i16 = 1;
@@ -75,7 +77,7 @@ impl GroupRecord {
     /// The group that the record belongs to.
     pub(crate) fn group(&self) -> &GroupId {
         match self {
-            Self::Offset { group, .. } | Self::Group { group, .. } => group,
+            Self::Offset { group, .. } | Self::Group { group, .. } | Self::Consumer { group, .. } => group,
         }
     }
 
@@ -95,6 +97,7 @@ impl GroupRecord {
                 put_string(&mut key, group);
                 (key.freeze(), value.as_ref().map(encode_group))
             }
+            Self::Consumer { group, record } => record.encode(group),
         }
     }
 
@@ -117,6 +120,10 @@ impl GroupRecord {
                 let group = reader.string()?;
                 let value = value.map(decode_group).transpose()?;
                 Ok(Some(Self::Group { group, value }))
+            }
+            _ if ConsumerRecord::is_key(version) => {
+                let (group, record) = ConsumerRecord::decode(version, &mut reader, value)?;
+                Ok(Some(Self::Consumer { group, record }))
             }
             _ => Ok(None),
         }

@@ -147,7 +147,7 @@ fn what_cannot_be_understood_is_an_error_or_skipped() {
     type Row<'a> = (&'a str, Option<&'a [u8]>, Option<&'a [u8]>, Result<Option<GroupRecord>, RecordProblem>);
     let rows: [Row<'_>; 6] = [
         ("no key", None, Some(&[]), Err(RecordProblem::NoKey)),
-        ("a key of KIP-848", Some(&[0, 3, 0, 1, b'g']), Some(&[0, 0]), Ok(None)),
+        ("a key of a share group", Some(&[0, 11, 0, 1, b'g']), Some(&[0, 0]), Ok(None)),
         ("short key", Some(&key[..4]), None, Err(RecordProblem::Malformed("key"))),
         ("value version 4", Some(&key), Some(&[0, 4, 0]), Err(RecordProblem::ValueVersion(4))),
         ("short value", Some(&key), Some(&[0, 3, 0]), Err(RecordProblem::Malformed("value of an offset"))),
@@ -161,7 +161,7 @@ fn what_cannot_be_understood_is_an_error_or_skipped() {
 proptest! {
     #[test]
     fn any_bytes_end_without_panic(
-        kind in 0..4i16, version in 0..5i16, rest in prop::collection::vec(any::<u8>(), 0..80),
+        kind in 0..18i16, version in 0..5i16, rest in prop::collection::vec(any::<u8>(), 0..80),
     ) {
         let mut key = kind.to_be_bytes().to_vec();
         key.extend_from_slice(&[0, 1, b'g', 0, 1, b't', 0, 0, 0, 1]);

@@ -7,6 +7,9 @@ use bytes::Bytes;
 use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 
+use super::consumer::{
+    ConsumerDescribeRequest, ConsumerDescription, ConsumerHeartbeatRequest, HeartbeatOutcome,
+};
 use super::group::GroupState;
 use super::records::{GroupId, MemberId};
 use crate::coordinator::Producer;
@@ -25,6 +28,8 @@ pub(crate) enum Request {
     DeleteOffsets(DeleteOffsetsRequest),
     Describe(DescribeRequest),
     Delete(DeleteRequest),
+    ConsumerHeartbeat(ConsumerHeartbeatRequest),
+    ConsumerDescribe(ConsumerDescribeRequest),
 }
 
 /// The answers, in the same order.
@@ -39,6 +44,8 @@ pub(crate) enum Answer {
     DeleteOffsets(Result<Vec<CommittedTopic>, Rejection>),
     Describe(Result<Description, Rejection>),
     Delete(Result<(), Rejection>),
+    ConsumerHeartbeat(HeartbeatOutcome),
+    ConsumerDescribe(Result<ConsumerDescription, Rejection>),
     List(Vec<Listing>),
     /// Of a marker.
     EndTransaction(Result<(), Rejection>),
@@ -48,6 +55,7 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) group: GroupId,
+    /// A group of the consumer protocol that assigns or reconciles counts as one that prepares a rebalance.
     pub(crate) state: GroupState,
     pub(crate) members: usize,
     /// Committed offsets by topic and partition, in no particular order.
@@ -89,6 +97,8 @@ ask!(FetchRequest, Fetch, Result<Vec<FetchedTopic>, Rejection>);
 ask!(DeleteOffsetsRequest, DeleteOffsets, Result<Vec<CommittedTopic>, Rejection>);
 ask!(DescribeRequest, Describe, Result<Description, Rejection>);
 ask!(DeleteRequest, Delete, Result<(), Rejection>);
+ask!(ConsumerHeartbeatRequest, ConsumerHeartbeat, HeartbeatOutcome);
+ask!(ConsumerDescribeRequest, ConsumerDescribe, Result<ConsumerDescription, Rejection>);
 
 /// A way of assigning that a member can do, with its own data for whoever assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,8 +203,10 @@ pub(crate) struct LeaveRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommitRequest {
-    /// −1: not a member's commit.
+    /// −1: not a member's commit. Of a member of the consumer protocol its epoch.
     pub(crate) generation: i32,
+    /// v9 and later: the generation may be a member's epoch.
+    pub(crate) knows_member_epochs: bool,
     pub(crate) member_id: MemberId,
     pub(crate) instance_id: Option<Arc<str>>,
     /// v2 to v4: kept this long, whatever the group does.
@@ -240,6 +252,8 @@ pub(crate) struct FetchRequest {
     pub(crate) topics: Option<Vec<(TopicName, Vec<i32>)>>,
     /// Offsets that an open transaction is about to replace are refused (KIP-447).
     pub(crate) require_stable: bool,
+    /// v9 and later: who asks in a group of the consumer protocol, and its epoch.
+    pub(crate) member: Option<(MemberId, i32)>,
 }
 
 pub(crate) type FetchedTopic = (TopicName, Vec<FetchedOffset>);
@@ -289,4 +303,6 @@ pub(crate) struct Listing {
     pub(crate) group: Arc<str>,
     pub(crate) protocol_type: Arc<str>,
     pub(crate) state: &'static str,
+    /// `classic` or `consumer`.
+    pub(crate) group_type: &'static str,
 }

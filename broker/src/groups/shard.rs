@@ -10,7 +10,8 @@ use std::sync::Arc;
 use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 
-use super::group::{Group, GroupState, Member};
+use super::consumer::ConsumerRefusal;
+use super::group::{CONSUMER_PROTOCOL_TYPE, Group, GroupState, Member};
 use super::offsets::fetch_nothing;
 use super::outbox::{Effect, GroupSettings, Now, Outbox, PendingWrite, Then, Timer, WriteId, WriteOutcome};
 use super::records::{GroupId, GroupRecord, MemberId, RecordProblem};
@@ -20,6 +21,7 @@ use super::request::{
 };
 use crate::coordinator::{Producer, Replay};
 use crate::log::Marker;
+use crate::metadata::MetadataImage;
 
 /// Everything that can happen to a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +94,7 @@ impl Shard {
         match record {
             GroupRecord::Offset { .. } => self.apply(&record, producer_id, at),
             GroupRecord::Group { value, .. } => self.group(&group).restore(value.as_ref()),
+            GroupRecord::Consumer { record, .. } => self.group(&group).replay_consumer(&record),
         }
         self.forget_if_blank(&group);
     }
@@ -109,6 +112,7 @@ impl Shard {
     /// The whole log was replayed: members have a session from now on.
     pub(crate) fn finish_loading(&mut self, now: Now) -> Vec<Effect> {
         for group in self.groups.values_mut() {
+            group.begin_consumer_sessions(now, &mut self.out);
             let ids: Vec<MemberId> = group.members.keys().cloned().collect();
             for member_id in &ids {
                 group.touch(member_id, now, &mut self.out);
@@ -121,6 +125,11 @@ impl Shard {
         let due_ms = now.elapsed_ms + self.out.settings.retention_check_interval_ms;
         self.out.timers.set(Timer::Retention, due_ms);
         std::mem::take(&mut self.out.effects)
+    }
+
+    /// What this broker knows of the topics of the cluster, from now on.
+    pub(crate) fn note_topics(&mut self, topics: Arc<MetadataImage>) {
+        self.out.topics = topics;
     }
 
     /// When [`Event::Tick`] is due, by the clock of [`Now::elapsed_ms`].
@@ -174,6 +183,7 @@ impl Shard {
             }
         }
         for group in self.groups.values_mut() {
+            group.abandon_consumer(out);
             for (member_id, member) in &mut group.members {
                 if let Some(reply) = member.awaiting_join.take() {
                     out.refuse_join(reply, not_coordinator, member_id);
@@ -199,8 +209,11 @@ impl Shard {
     pub(crate) fn summaries(&self) -> Vec<Summary> {
         let summary = |group: &Group| Summary {
             group: Arc::clone(&group.id),
-            state: group.state,
-            members: group.members.len(),
+            state: group.consumer.as_ref().map_or(group.state, |consumer| consumer.classic_state()),
+            members: group
+                .consumer
+                .as_ref()
+                .map_or(group.members.len(), |consumer| consumer.committed().members.len()),
             offsets: group
                 .offsets
                 .iter()
@@ -236,10 +249,12 @@ impl Shard {
         match request {
             Request::Join(request) => {
                 let allowed = out.settings.session_timeout_min_ms..=out.settings.session_timeout_max_ms;
-                if allowed.contains(&request.session_timeout_ms) {
-                    group.join(now, out, request, reply);
-                } else {
+                if !allowed.contains(&request.session_timeout_ms) {
                     out.refuse_join(reply, Rejection::InvalidSessionTimeout, &request.member_id);
+                } else if let Err(rejection) = group.give_way_to_classic(out) {
+                    out.refuse_join(reply, rejection, &request.member_id);
+                } else {
+                    group.join(now, out, request, reply);
                 }
             }
             Request::Sync(request) => group.sync(now, out, request, reply),
@@ -247,26 +262,44 @@ impl Shard {
             Request::Leave(request) => group.leave(now, out, &request, reply),
             Request::Commit(request) => group.commit(now, out, &request, reply),
             Request::Fetch(request) => {
-                let topics =
-                    if group.is(GroupState::Dead) { fetch_nothing(&request) } else { group.fetch(&request) };
-                out.answer(reply, Answer::Fetch(Ok(topics)));
+                let fetched = group.check_fetch(&request).map(|()| {
+                    if group.is(GroupState::Dead) { fetch_nothing(&request) } else { group.fetch(&request) }
+                });
+                out.answer(reply, Answer::Fetch(fetched));
             }
             Request::DeleteOffsets(request) => group.delete_offsets(out, &request, reply),
             Request::Describe(_) => out.answer(reply, Answer::Describe(Ok(describe(group)))),
             Request::Delete(_) => match group.state {
                 GroupState::Dead => out.answer(reply, Answer::Delete(Err(Rejection::GroupIdNotFound))),
-                GroupState::Empty => group.remove(now, out, Some(reply), "a client deleted it"),
+                GroupState::Empty if group.has_no_members() => {
+                    group.remove(now, out, Some(reply), "a client deleted it");
+                }
                 _ => out.answer(reply, Answer::Delete(Err(Rejection::NonEmptyGroup))),
             },
+            Request::ConsumerHeartbeat(request) => group.consumer_heartbeat(now, out, request, reply),
+            Request::ConsumerDescribe(_) => {
+                let described = group.consumer.as_ref().map(|consumer| consumer.describe(out));
+                let answer = described.ok_or(Rejection::GroupIdNotFound);
+                out.answer(reply, Answer::ConsumerDescribe(answer));
+            }
         }
         self.forget_if_blank(id);
     }
 
     fn list(&mut self, reply: ReplyId) {
-        let listing = |group: &Group| Listing {
-            group: Arc::clone(&group.id),
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            state: group.state.name(),
+        let listing = |group: &Group| match &group.consumer {
+            Some(consumer) => Listing {
+                group: Arc::clone(&group.id),
+                protocol_type: CONSUMER_PROTOCOL_TYPE.into(),
+                state: consumer.committed().phase().name(),
+                group_type: "consumer",
+            },
+            None => Listing {
+                group: Arc::clone(&group.id),
+                protocol_type: group.protocol_type.clone().unwrap_or_default(),
+                state: group.state.name(),
+                group_type: "classic",
+            },
         };
         let mut listings: Vec<Listing> = self.groups.values().map(listing).collect();
         listings.sort_by(|one, other| one.group.cmp(&other.group));
@@ -297,6 +330,11 @@ impl Shard {
                     .is_some_and(|group| group.is(GroupState::Empty) && group.generation == generation);
                 if !outcome.is_in_log() && is_current {
                     self.out.timers.set(Timer::Persist(group), now.elapsed_ms + PERSIST_RETRY_MS);
+                }
+            }
+            Then::Consumer { group } => {
+                if let Some(group) = self.groups.get_mut(&group) {
+                    group.finish_consumer_write(now, &mut self.out, write, outcome);
                 }
             }
             Then::Replace(replacement) => {
@@ -385,6 +423,12 @@ impl Shard {
             Timer::Session(id, member_id) => {
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.session_timer_fired(now, out, &member_id);
+                    group.consumer_member_is_silent(now, out, &member_id);
+                }
+            }
+            Timer::Revocation(id, member_id) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.revocation_timer_fired(now, out, &member_id);
                 }
             }
             Timer::Pending(id, member_id) => {
@@ -425,6 +469,7 @@ fn may_create(request: &Request) -> bool {
     match request {
         Request::Join(request) => request.member_id.is_empty(),
         Request::Commit(request) => request.generation < 0 || request.transaction.is_some(),
+        Request::ConsumerHeartbeat(request) => request.epoch == 0,
         _ => false,
     }
 }
@@ -446,13 +491,22 @@ fn answer_of_no_group(request: &Request) -> Answer {
         })),
         Request::Fetch(request) => Answer::Fetch(Ok(fetch_nothing(request))),
         Request::DeleteOffsets(_) => Answer::DeleteOffsets(Err(Rejection::GroupIdNotFound)),
-        Request::Describe(_) => Answer::Describe(Ok(Description {
-            state: GroupState::Dead.name(),
-            protocol_type: "".into(),
-            protocol: "".into(),
-            members: Vec::new(),
-        })),
+        Request::Describe(_) => Answer::Describe(Ok(no_description())),
         Request::Delete(_) => Answer::Delete(Err(Rejection::GroupIdNotFound)),
+        Request::ConsumerHeartbeat(_) => {
+            let message = "the group does not exist";
+            Answer::ConsumerHeartbeat(Err(ConsumerRefusal::new(Rejection::GroupIdNotFound, message)))
+        }
+        Request::ConsumerDescribe(_) => Answer::ConsumerDescribe(Err(Rejection::GroupIdNotFound)),
+    }
+}
+
+fn no_description() -> Description {
+    Description {
+        state: GroupState::Dead.name(),
+        protocol_type: "".into(),
+        protocol: "".into(),
+        members: Vec::new(),
     }
 }
 
@@ -468,7 +522,11 @@ fn with_outcome(mut answer: Vec<CommittedTopic>, outcome: Result<(), Rejection>)
     answer
 }
 
+/// A group of the consumer protocol is "Dead" to who asks for one of the classic protocol, as in Kafka 4.0.
 fn describe(group: &Group) -> Description {
+    if group.consumer.is_some() {
+        return no_description();
+    }
     let protocol = group.protocol.clone().filter(|_| group.is(GroupState::Stable));
     let described = |(id, member): (&MemberId, &Member)| DescribedMember {
         member_id: Arc::clone(id),

@@ -2,6 +2,7 @@
 //! back what was committed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -15,6 +16,7 @@ use super::shard::{Event, Shard};
 use crate::coordinator::{Office, Producer, WriteSettings, Writer};
 use crate::log::Marker;
 use crate::shared::wall_clock_ms;
+use crate::shared_metadata::SharedMetadata;
 
 /// Requests taken out of the mailbox at once.
 const COMMANDS_AT_ONCE: usize = 256;
@@ -52,14 +54,20 @@ pub(crate) struct Worker {
     office: Office,
     writer: Writer,
     shard: Shard,
+    metadata: Arc<SharedMetadata>,
     waiting: HashMap<ReplyId, oneshot::Sender<Answer>>,
     last_reply: u64,
 }
 
 impl Worker {
-    pub(crate) fn new(office: Office, shard: Shard, settings: WriteSettings) -> Self {
+    pub(crate) fn new(
+        office: Office,
+        shard: Shard,
+        metadata: Arc<SharedMetadata>,
+        settings: WriteSettings,
+    ) -> Self {
         let writer = Writer::new(office.clone(), settings);
-        Self { office, writer, shard, waiting: HashMap::new(), last_reply: 0 }
+        Self { office, writer, shard, metadata, waiting: HashMap::new(), last_reply: 0 }
     }
 
     fn now(&self) -> Now {
@@ -75,6 +83,7 @@ impl Worker {
         let mut commands = Vec::with_capacity(COMMANDS_AT_ONCE);
         loop {
             let pause = self.pause();
+            self.shard.note_topics(self.metadata.image());
             let effects = tokio::select! {
                 biased;
                 reported = self.writer.next(), if self.writer.is_waiting() => {
@@ -90,6 +99,7 @@ impl Worker {
                     if count == 0 {
                         break;
                     }
+                    self.shard.note_topics(self.metadata.image());
                     let steps = commands.drain(..).flat_map(|command| self.obey(command));
                     steps.collect()
                 }
@@ -159,6 +169,10 @@ impl Worker {
                 Effect::WriteMarker(write, producer, marker) => {
                     self.writer.append_marker(write, producer, marker);
                 }
+                Effect::Rebalances { group, epoch, members, reason } => info!(
+                    partition = %self.office.partition.id(), group = &*group, members, reason,
+                    "group is in epoch {epoch}"
+                ),
                 Effect::Moved { group, state, generation, members, reason } => info!(
                     partition = %self.office.partition.id(), group = &*group, generation, members, reason,
                     "group is {}", state.name()

@@ -11,27 +11,30 @@ use zurau_common::rejection::Rejection;
 use super::{APIS, Call, Starting};
 
 pub(super) fn start(call: Call) -> Starting {
-    call.now(|call, request: ApiVersionsRequest| answer(&request, call.version()))
+    call.now(|call, request: ApiVersionsRequest| {
+        answer(&request, call.version(), call.context.groups.offers_consumer_protocol)
+    })
 }
 
-fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsResponse {
+fn answer(request: &ApiVersionsRequest, version: i16, offers_consumer_protocol: bool) -> ApiVersionsResponse {
     let named = is_word(&request.client_software_name) && is_word(&request.client_software_version);
     if 3 <= version && !named {
         return ApiVersionsResponse::default().with_error_code(Rejection::InvalidRequest.code());
     }
-    let response = ApiVersionsResponse::default().with_api_keys(ranges());
+    let response = ApiVersionsResponse::default().with_api_keys(ranges(offers_consumer_protocol));
     if 3 <= version { response.with_finalized_features_epoch(0) } else { response }
 }
 
 /// The answer to a version that is not served, to be written in the format of v0.
-pub(super) fn step_down() -> ApiVersionsResponse {
+pub(super) fn step_down(offers_consumer_protocol: bool) -> ApiVersionsResponse {
     ApiVersionsResponse::default()
         .with_error_code(Rejection::UnsupportedVersion.code())
-        .with_api_keys(ranges())
+        .with_api_keys(ranges(offers_consumer_protocol))
 }
 
-fn ranges() -> Vec<ApiVersion> {
-    let ranges = APIS.iter().map(|api| {
+fn ranges(offers_consumer_protocol: bool) -> Vec<ApiVersion> {
+    let offered = APIS.iter().filter(|api| api.is_offered(offers_consumer_protocol));
+    let ranges = offered.map(|api| {
         ApiVersion::default()
             .with_api_key(api.key as i16)
             .with_min_version(api.version_min)
@@ -61,17 +64,26 @@ mod tests {
 
     #[test]
     fn every_served_api_is_listed_in_every_version() {
-        assert_every_version_encodes::<ApiVersionsRequest>(|version| answer(&named("client"), version));
-        let listed = answer(&ApiVersionsRequest::default(), 0).api_keys;
+        assert_every_version_encodes::<ApiVersionsRequest>(|version| answer(&named("client"), version, true));
+        let listed = answer(&ApiVersionsRequest::default(), 0, true).api_keys;
         assert_eq!(listed.len(), APIS.len());
-        assert_eq!(listed, step_down().api_keys);
+        assert_eq!(listed, step_down(true).api_keys);
+    }
+
+    #[test]
+    fn the_consumer_protocol_is_listed_only_where_it_is_offered() {
+        let keys = |offers| -> Vec<i16> {
+            let listed = answer(&ApiVersionsRequest::default(), 0, offers).api_keys;
+            listed.iter().map(|api| api.api_key).filter(|key| (68..=69).contains(key)).collect()
+        };
+        assert_eq!((keys(true), keys(false)), (vec![68, 69], vec![]));
     }
 
     #[test]
     fn client_names_are_plain_words() {
         for (name, code) in [("librdkafka", 0), ("a.b-c", 0), ("", 42), ("-a", 42), ("a b", 42), ("ä", 42)] {
-            assert_eq!(answer(&named(name), 3).error_code, code, "{name}");
+            assert_eq!(answer(&named(name), 3, true).error_code, code, "{name}");
         }
-        assert_eq!(answer(&named(""), 2).error_code, 0);
+        assert_eq!(answer(&named(""), 2, true).error_code, 0);
     }
 }

@@ -1,4 +1,5 @@
-//! DescribeGroups (15), versions 0-5: state and members of groups. A group that does not exist is "Dead".
+//! DescribeGroups (15), versions 0-5: state and members of groups. A group that does not exist is "Dead", and so is one
+//! of the consumer protocol, which ConsumerGroupDescribe tells of.
 //!
 //! - v3 authorized operations, without an authorizer all; v4 static members.
 
@@ -14,9 +15,9 @@ use crate::groups::{DescribeRequest, Description};
 /// Groups of one request that are asked at the same time.
 const GROUPS_IN_FLIGHT: usize = 16;
 /// Operations on a group: read, delete, describe.
-const GROUP_OPERATIONS: i32 = 0x0148;
+pub(super) const GROUP_OPERATIONS: i32 = 0x0148;
 /// What stands in for authorized operations that were not asked for.
-const NOT_ASKED: i32 = i32::MIN;
+pub(super) const NOT_ASKED: i32 = i32::MIN;
 
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: DescribeGroupsRequest| async move {

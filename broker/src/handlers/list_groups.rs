@@ -11,9 +11,6 @@ use super::group_words::wire;
 use super::{Call, Starting};
 use crate::groups::Listing;
 
-/// Type of every group of the classic protocol.
-const CLASSIC: &str = "classic";
-
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: ListGroupsRequest| async move {
         let (listings, outcome) = call.context.groups.list(&call.context).await;
@@ -32,13 +29,15 @@ fn respond(
     };
     let groups = listings
         .iter()
-        .filter(|group| wants(&request.states_filter, group.state) && wants(&request.types_filter, CLASSIC))
+        .filter(|group| {
+            wants(&request.states_filter, group.state) && wants(&request.types_filter, group.group_type)
+        })
         .map(|group| {
             ListedGroup::default()
                 .with_group_id(wire(&group.group).into())
                 .with_protocol_type(wire(&group.protocol_type))
                 .with_group_state(if 4 <= version { wire(group.state) } else { StrBytes::default() })
-                .with_group_type(if 5 <= version { wire(CLASSIC) } else { StrBytes::default() })
+                .with_group_type(if 5 <= version { wire(group.group_type) } else { StrBytes::default() })
         });
     ListGroupsResponse::default().with_error_code(error_code(&outcome)).with_groups(groups.collect())
 }
@@ -49,8 +48,17 @@ mod tests {
     use crate::handlers::tests::assert_every_version_encodes;
 
     fn listings() -> Vec<Listing> {
-        let listing = |group: &str, state| Listing { group: group.into(), protocol_type: "".into(), state };
-        vec![listing("a", "Stable"), listing("b", "Empty")]
+        let listing = |group: &str, state, group_type| Listing {
+            group: group.into(),
+            protocol_type: "".into(),
+            state,
+            group_type,
+        };
+        vec![
+            listing("a", "Stable", "classic"),
+            listing("b", "Empty", "classic"),
+            listing("c", "Reconciling", "consumer"),
+        ]
     }
 
     #[test]
@@ -70,9 +78,11 @@ mod tests {
             let response = respond(&request, &listings(), Ok(()), 5);
             response.groups.iter().map(|group| group.group_id.to_string()).collect()
         };
-        assert_eq!(names(&[], &[]), ["a", "b"]);
+        assert_eq!(names(&[], &[]), ["a", "b", "c"]);
         assert_eq!(names(&["Empty"], &[]), ["b"]);
         assert_eq!(names(&["stable", "Dead"], &["Classic"]), ["a"]);
-        assert_eq!(names(&[], &["consumer"]), [""; 0]);
+        assert_eq!(names(&[], &["consumer"]), ["c"]);
+        assert_eq!(names(&["reconciling"], &["share", "Consumer"]), ["c"]);
+        assert_eq!(names(&[], &["share"]), [""; 0]);
     }
 }

@@ -7,6 +7,8 @@ mod add_partitions_to_txn;
 mod alter_configs;
 mod alter_partition_reassignments;
 mod api_versions;
+mod consumer_group_describe;
+mod consumer_group_heartbeat;
 mod control;
 mod create_partitions;
 mod create_topics;
@@ -55,6 +57,7 @@ use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::{Decodable, Encodable, Request};
 use tokio::time::Instant;
 use tracing::error;
+use zurau_common::wire::consumer_group;
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
 use zurau_common::wire::server::{Answer, Answered, Connection, Frame, RequestHandler};
 
@@ -116,10 +119,26 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::DescribeProducers, 0, 0, describe_producers::start),
     api(ApiKey::DescribeTransactions, 0, 0, describe_transactions::start),
     api(ApiKey::ListTransactions, 0, 1, list_transactions::start),
+    api(
+        ApiKey::ConsumerGroupHeartbeat,
+        0,
+        consumer_group::HEARTBEAT_VERSION_MAX,
+        consumer_group_heartbeat::start,
+    ),
+    api(ApiKey::ConsumerGroupDescribe, 0, 0, consumer_group_describe::start),
 ];
 
 const fn api(key: ApiKey, version_min: i16, version_max: i16, start: fn(Call) -> Starting) -> Api {
     Api { key, version_min, version_max, start }
+}
+
+impl Api {
+    /// Whether the operator wants it: the consumer protocol can be switched off
+    /// (`group.coordinator.rebalance.protocols`).
+    fn is_offered(&self, offers_consumer_protocol: bool) -> bool {
+        offers_consumer_protocol
+            || !matches!(self.key, ApiKey::ConsumerGroupHeartbeat | ApiKey::ConsumerGroupDescribe)
+    }
 }
 
 fn find(api_key: i16) -> Option<&'static Api> {
@@ -140,7 +159,8 @@ impl Handlers {
 impl RequestHandler for Handlers {
     fn start<'a>(&'a self, connection: &'a Connection, frame: RequestFrame) -> BoxFuture<'a, Answer> {
         let call = Call { context: Arc::clone(&self.context), connection: connection.clone(), frame };
-        match find(call.frame.api_key) {
+        let offers_consumer_protocol = self.context.groups.offers_consumer_protocol;
+        match find(call.frame.api_key).filter(|api| api.is_offered(offers_consumer_protocol)) {
             Some(api) if (api.version_min..=api.version_max).contains(&call.frame.api_version) => {
                 (api.start)(call)
             }
@@ -265,6 +285,7 @@ impl Reply {
 #[cfg(test)]
 pub(crate) mod tests {
     use bytes::BytesMut;
+    use kafka_protocol::protocol::Message as _;
 
     use super::*;
 
@@ -286,7 +307,11 @@ pub(crate) mod tests {
     fn the_table_is_sorted_and_within_what_the_wire_crate_carries() {
         assert!(APIS.windows(2).all(|pair| (pair[0].key as i16) < pair[1].key as i16));
         for api in APIS {
-            let carried = api.key.valid_versions();
+            let carried = match api.key {
+                // What the wire crate lacks is ours.
+                ApiKey::ConsumerGroupHeartbeat => consumer_group::ConsumerGroupHeartbeatRequest::VERSIONS,
+                key => key.valid_versions(),
+            };
             assert!(carried.min <= api.version_min && api.version_max <= carried.max, "{:?}", api.key);
         }
     }

@@ -1,7 +1,7 @@
 //! OffsetCommit (8), versions 0-9: a member, or anybody for a group without members, stores how far it is.
 //!
 //! - v0 knows no members; v1 the client's own timestamps; v2-4 a retention of the client's choice; v6 leader epochs; v7
-//!   static members. Kafka stores v0 in ZooKeeper; here it is like the others.
+//!   static members; v9 epochs of members of the consumer protocol (KIP-848). Kafka stores v0 in ZooKeeper; here it is like the others.
 //! - Partitions that do not exist are refused one by one, so that nothing is kept for them.
 
 use kafka_protocol::messages::offset_commit_response::{
@@ -22,7 +22,7 @@ pub(super) fn start(call: Call) -> Starting {
             Err(refused) => return refused,
         };
         let image = call.context.metadata.image();
-        let asked = wanted(&request, &image);
+        let asked = CommitRequest { knows_member_epochs: 9 <= call.version(), ..wanted(&request, &image) };
         if asked.topics.iter().all(|(_, offsets)| offsets.is_empty()) {
             return call.reply().now(&respond(&request, &image, Ok(Vec::new())));
         }
@@ -52,6 +52,7 @@ fn wanted(request: &OffsetCommitRequest, image: &MetadataImage) -> CommitRequest
     });
     CommitRequest {
         generation: request.generation_id_or_member_epoch,
+        knows_member_epochs: true,
         member_id: text(&request.member_id),
         instance_id: optional_text(request.group_instance_id.as_ref()),
         retention_ms: Some(request.retention_time_ms).filter(|time| *time != -1),

@@ -1,8 +1,10 @@
 //! OffsetFetch (9), versions 0-9: what groups have committed.
 //!
 //! - v0-7 one group; v2 null topics mean all, and a refusal of the whole group has a field of its own, before it stands
-//!   at each partition; v7 `require_stable`; v8 many groups; v9 member and epoch of the new protocol, which are not
-//!   used by classic groups. Kafka answers v0 from ZooKeeper; here it is like the others.
+//!   at each partition; v7 `require_stable`; v8 many groups; v9 member and epoch, which are
+//!   checked in groups of the consumer protocol (KIP-848). Kafka answers v0 from ZooKeeper; here it is like the others.
+
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
@@ -15,7 +17,7 @@ use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 
-use super::group_words::{text, wire};
+use super::group_words::{optional_text, text, wire};
 use super::{Call, Starting};
 use crate::groups::{FetchRequest, FetchedOffset, FetchedTopic};
 
@@ -29,7 +31,7 @@ pub(super) fn start(call: Call) -> Starting {
         let context = &call.context;
         let require_stable = request.require_stable;
         if call.version() < 8 {
-            let asked = FetchRequest { topics: single_topics(&request), require_stable };
+            let asked = FetchRequest { topics: single_topics(&request), require_stable, member: None };
             let topics = asked.topics.clone().unwrap_or_default();
             let group = text(&request.group_id);
             let fetched = context.groups.ask(context, &group, asked).await.flatten();
@@ -39,7 +41,7 @@ pub(super) fn start(call: Call) -> Starting {
             .groups
             .iter()
             .map(|group| async move {
-                let asked = FetchRequest { topics: topics(group), require_stable };
+                let asked = FetchRequest { topics: topics(group), require_stable, member: member(group) };
                 let fetched = context.groups.ask(context, &text(&group.group_id), asked).await.flatten();
                 respond_group(group, fetched)
             })
@@ -57,6 +59,12 @@ fn single_topics(request: &OffsetFetchRequest) -> Option<Vec<(TopicName, Vec<i32
 fn topics(group: &OffsetFetchRequestGroup) -> Option<Vec<(TopicName, Vec<i32>)>> {
     let topics = group.topics.as_ref()?;
     Some(topics.iter().map(|topic| (text(&topic.name), topic.partition_indexes.clone())).collect())
+}
+
+/// An administrator claims no membership.
+fn member(group: &OffsetFetchRequestGroup) -> Option<(Arc<str>, i32)> {
+    let is_claimed = group.member_id.is_some() || 0 <= group.member_epoch;
+    is_claimed.then(|| (optional_text(group.member_id.as_ref()).unwrap_or_default(), group.member_epoch))
 }
 
 fn respond_single(fetched: Fetched, asked: &[(TopicName, Vec<i32>)], version: i16) -> OffsetFetchResponse {

@@ -48,6 +48,7 @@ pub(super) fn start(call: Call) -> Starting {
             generation: request.generation_id,
             member_id: text(&request.member_id),
             instance_id: optional_text(request.group_instance_id.as_ref()),
+            knows_member_epochs: false,
             retention_ms: None,
             transaction: Some(Transaction { producer, verification }),
             topics,

@@ -21,8 +21,8 @@ pub(super) fn start(call: Call) -> Starting {
     let known = ApiKey::try_from(call.frame.api_key);
     match known {
         Ok(ApiKey::ApiVersions) => {
-            let frame =
-                encode_response(call.frame.api_key, 0, call.frame.correlation_id, &api_versions::step_down());
+            let response = api_versions::step_down(call.context.groups.offers_consumer_protocol);
+            let frame = encode_response(call.frame.api_key, 0, call.frame.correlation_id, &response);
             let answer = match frame {
                 Ok(frame) => Answer::Now(frame.into()),
                 Err(error) => Answer::Close(error.to_string()),

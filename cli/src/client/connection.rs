@@ -67,6 +67,11 @@ impl Connection {
         Ok(self.peer.tell(self.version::<R>(newest)?, request)?)
     }
 
+    /// Whether the broker lists the API at all.
+    pub(crate) fn serves(&self, api: ApiKey) -> bool {
+        self.versions.contains_key(&(api as i16))
+    }
+
     fn version<R: Request>(&self, newest: i16) -> Result<i16> {
         let name = ApiKey::try_from(R::KEY).map_or_else(|_| R::KEY.to_string(), |key| format!("{key:?}"));
         match self.versions.get(&R::KEY) {

@@ -3,24 +3,15 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use bytes::{Buf as _, Bytes};
-use kafka_protocol::messages::describe_groups_response::DescribedGroupMember;
-use kafka_protocol::messages::{ApiKey, ConsumerProtocolAssignment, DescribeGroupsRequest};
-use kafka_protocol::protocol::StrBytes;
+use anyhow::Result;
 use serde::Serialize;
 use zurau_common::id::TopicPartition;
-use zurau_common::wire::frame::{ApiVersion, decode_body};
 
+use super::members::{Assigned, Found, Member, find};
 use super::offsets::{Committed, committed};
 use crate::admin::{Common, exit_code};
-use crate::client::{Client, CoordinatorOf, LATEST, Refused};
+use crate::client::{Client, LATEST};
 use crate::table::{Table, known};
-
-/// Protocol type of groups of consumers; only its assignments can be read.
-const CONSUMER: &str = "consumer";
-/// The newest version of an assignment that is known; newer ones only add to it.
-const ASSIGNMENT_VERSION_MAX: i16 = 3;
 
 /// What the table shows; JSON holds everything.
 #[derive(Debug, Clone, Copy)]
@@ -35,28 +26,17 @@ pub(super) enum View {
 pub(super) struct Group {
     group: String,
     pub(super) state: String,
+    group_type: &'static str,
     protocol_type: String,
-    /// The assignor that the members agreed on.
+    /// The assignor: that the members agreed on, or that of the coordinator.
     protocol: String,
+    /// `null` in a classic group.
+    group_epoch: Option<i32>,
+    /// The epoch that the targets of the members were made for.
+    assignment_epoch: Option<i32>,
     members: Vec<Member>,
     offsets: Vec<Offset>,
     total_lag: i64,
-}
-
-#[derive(Serialize)]
-struct Member {
-    member_id: String,
-    instance_id: Option<String>,
-    client_id: String,
-    host: String,
-    assignment: Vec<Assigned>,
-}
-
-/// Partitions of one topic, ascending.
-#[derive(Serialize)]
-pub(crate) struct Assigned {
-    pub(crate) topic: String,
-    pub(crate) partitions: Vec<i32>,
 }
 
 #[derive(Serialize)]
@@ -97,66 +77,25 @@ pub(super) async fn describe(
 /// # Errors
 /// The coordinator cannot be found in time; there is no such group.
 pub(super) async fn one(client: &mut Client, name: &str) -> Result<Group> {
-    let request =
-        DescribeGroupsRequest::default().with_groups(vec![StrBytes::from_string(name.to_owned()).into()]);
-    let found = client
-        .retry(async |client| {
-            let answer = client.coordinator(CoordinatorOf::Group, name).await?.call(5, &request).await?;
-            let found = answer.groups.into_iter().next().context("the answer names no group")?;
-            Refused::check(found.error_code, None, || format!("group {name}"))?;
-            Ok(found)
-        })
-        .await?;
+    let found = find(client, name).await?;
     let committed = committed(client, name).await?;
-    let state = found.group_state.to_string();
-    if state == "Dead" && committed.is_empty() {
+    if found.state == "Dead" && committed.is_empty() {
         anyhow::bail!("group {name} does not exist; `zurau groups list` shows what exists");
     }
-    let consumers = found.protocol_type.as_str() == CONSUMER;
-    let members: Result<Vec<Member>> = found.members.into_iter().map(|one| member(one, consumers)).collect();
-    let members = members?;
-    let offsets = offsets(client, &members, &committed).await?;
+    let offsets = offsets(client, &found.members, &committed).await?;
+    let Found { state, group_type, protocol_type, protocol, epochs, members } = found;
     Ok(Group {
         group: name.to_owned(),
         state,
-        protocol_type: found.protocol_type.to_string(),
-        protocol: found.protocol_data.to_string(),
+        group_type,
+        protocol_type,
+        protocol,
+        group_epoch: epochs.map(|(group, _)| group),
+        assignment_epoch: epochs.map(|(_, assignment)| assignment),
         members,
         total_lag: offsets.iter().filter_map(|offset| offset.lag).sum(),
         offsets,
     })
-}
-
-fn member(found: DescribedGroupMember, consumers: bool) -> Result<Member> {
-    let assignment = if consumers {
-        read_assignment(found.member_assignment)
-            .with_context(|| format!("the assignment of member {}", found.member_id))?
-    } else {
-        Vec::new()
-    };
-    Ok(Member {
-        member_id: found.member_id.to_string(),
-        instance_id: found.group_instance_id.map(|id| id.to_string()),
-        client_id: found.client_id.to_string(),
-        host: found.client_host.to_string(),
-        assignment,
-    })
-}
-
-/// An assignment as the group's leader wrote it: a version, then topics and partitions. Empty while there is none.
-pub(crate) fn read_assignment(mut bytes: Bytes) -> Result<Vec<Assigned>> {
-    let Ok(version) = bytes.try_get_i16() else { return Ok(Vec::new()) };
-    let api = ApiVersion {
-        api_key: ApiKey::SyncGroup as i16,
-        api_version: version.clamp(0, ASSIGNMENT_VERSION_MAX),
-    };
-    let assignment: ConsumerProtocolAssignment = decode_body(bytes, api)?;
-    let assigned = assignment.assigned_partitions.into_iter().map(|topic| {
-        let mut partitions = topic.partitions;
-        partitions.sort_unstable();
-        Assigned { topic: topic.topic.to_string(), partitions }
-    });
-    Ok(assigned.collect())
 }
 
 /// What is committed, and what a member has without having committed anything.
@@ -233,19 +172,22 @@ fn offsets_table(groups: &[Group]) -> Table {
 }
 
 fn members_table(groups: &[Group]) -> Table {
-    let mut table = Table::new(&["GROUP", "MEMBER", "INSTANCE", "HOST", "CLIENT", "PARTITIONS"]);
+    let mut table =
+        Table::new(&["GROUP", "MEMBER", "INSTANCE", "HOST", "CLIENT", "EPOCH", "PARTITIONS", "TARGET"]);
+    let topic =
+        |assigned: &Assigned| format!("{}:{}", assigned.topic, crate::table::ids(&assigned.partitions));
+    let topics = |assigned: &[Assigned]| assigned.iter().map(topic).collect::<Vec<_>>().join(" ");
     for group in groups {
         for member in &group.members {
-            let topic = |assigned: &Assigned| {
-                format!("{}:{}", assigned.topic, crate::table::ids(&assigned.partitions))
-            };
             table.row([
                 group.group.clone(),
                 member.member_id.clone(),
                 known(member.instance_id.as_ref()),
                 member.host.clone(),
                 member.client_id.clone(),
-                member.assignment.iter().map(topic).collect::<Vec<_>>().join(" "),
+                known(member.member_epoch),
+                topics(&member.assignment),
+                known(member.target.as_deref().map(topics)),
             ]);
         }
     }
@@ -253,32 +195,17 @@ fn members_table(groups: &[Group]) -> Table {
 }
 
 fn state_table(groups: &[Group]) -> Table {
-    let mut table = Table::new(&["GROUP", "STATE", "ASSIGNOR", "MEMBERS", "LAG"]);
+    let mut table = Table::new(&["GROUP", "TYPE", "STATE", "ASSIGNOR", "EPOCH", "MEMBERS", "LAG"]);
     for group in groups {
         table.row([
             group.group.clone(),
+            group.group_type.to_owned(),
             group.state.clone(),
             group.protocol.clone(),
+            known(group.group_epoch),
             group.members.len().to_string(),
             group.total_lag.to_string(),
         ]);
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_assignment_is_read_whatever_its_version() {
-        for version in [0_u8, 1, 3, 9] {
-            let mut bytes = vec![0, version, 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 1];
-            bytes.extend([0xff; 4]);
-            let assigned = read_assignment(bytes.into()).unwrap();
-            assert_eq!((assigned[0].topic.as_str(), assigned[0].partitions.as_slice()), ("t", &[1, 4][..]));
-        }
-        assert!(read_assignment(Bytes::new()).unwrap().is_empty());
-        assert!(read_assignment(Bytes::from_static(&[0, 1, 0x7f, 0xff, 0xff, 0xff])).is_err());
-    }
 }

@@ -2,6 +2,7 @@
 
 mod describe;
 mod goal;
+mod members;
 mod offsets;
 mod reset;
 
@@ -13,7 +14,7 @@ use kafka_protocol::messages::{DeleteGroupsRequest, ListGroupsRequest};
 use kafka_protocol::protocol::StrBytes;
 use serde::Serialize;
 
-pub(crate) use self::describe::read_assignment;
+pub(crate) use self::members::read_assignment;
 pub(crate) use self::offsets::{Committer, commit, committed};
 use crate::admin::{self, Common, exit_code, usage};
 use crate::client::{Client, CoordinatorOf, Refused};

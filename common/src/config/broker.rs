@@ -230,6 +230,7 @@ impl Checked {
             problems.add("broker.id", settings.text("broker.id"), settings.origin("broker.id"), allowed);
         }
         check_replica_times(settings, &mut problems);
+        check_group_times(settings, &mut problems);
         let log_dirs = read_log_dirs(settings, &mut problems);
         let (listeners, advertised_listeners) = read_listeners(settings, None, &mut problems);
         let inter_broker_listener_name =
@@ -269,6 +270,25 @@ fn check_replica_times(settings: &Settings, problems: &mut Problems) {
             let allowed = format!("a time {} {limit}", if strict { "below" } else { "not above" });
             problems.add(WAIT, settings.text(WAIT), settings.origin(WAIT), allowed);
         }
+    }
+}
+
+/// Times of the consumer protocol (KIP-848): each between its own bounds, and several heartbeats fit into a session.
+fn check_group_times(settings: &Settings, problems: &mut Problems) {
+    const HEARTBEAT: &str = "group.consumer.heartbeat.interval.ms";
+    const SESSION: &str = "group.consumer.session.timeout.ms";
+    for (key, min, max) in [
+        (SESSION, "group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+        (HEARTBEAT, "group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ] {
+        if !(settings.millis(min)..=settings.millis(max)).contains(&settings.millis(key)) {
+            let allowed = format!("a time from {min} to {max}");
+            problems.add(key, settings.text(key), settings.origin(key), allowed);
+        }
+    }
+    if settings.millis(SESSION) <= settings.millis(HEARTBEAT) {
+        let allowed = format!("a time below {SESSION}");
+        problems.add(HEARTBEAT, settings.text(HEARTBEAT), settings.origin(HEARTBEAT), allowed);
     }
 }
 
@@ -421,6 +441,7 @@ mod tests {
             ("replica.fetch.wait.max.ms", "30000"),
             ("zookeeper.connect", "a:b"),
             ("log.cleaner.min.compaction.lag.ms", "0"),
+            ("group.consumer.session.timeout.ms", "5000"),
         ])
         .unwrap_err()
         .to_string();
@@ -431,9 +452,11 @@ mod tests {
             "inter.broker.listener.name=IN (--override): allowed is only one of it",
             "inter.broker.listener.name=IN (--override): allowed is a name that advertised.listeners has",
             "zookeeper.connect=a:b (--override): allowed is host:port",
+            "group.consumer.session.timeout.ms=5000 (--override): allowed is a time from group.consumer.min.session",
+            "group.consumer.heartbeat.interval.ms=5000 (default): allowed is a time below group.consumer.session",
         ] {
             assert!(error.contains(expected), "{expected} in\n{error}");
         }
-        assert_eq!(error.lines().count(), 6, "{error}");
+        assert_eq!(error.lines().count(), 8, "{error}");
     }
 }

@@ -4,6 +4,7 @@
 mod bad_input;
 mod cases;
 mod compaction;
+mod consumer_groups;
 mod containers;
 mod controller_loss;
 mod dev;

@@ -30,7 +30,7 @@ fn run(cluster: &Cluster, arguments: &[&str], input: &str) -> Result<Output> {
 }
 
 /// Runs a verb that must succeed; its JSON.
-fn json_of(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
+pub(crate) fn json_of(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let (code, value) = answer(cluster, arguments)?;
     ensure!(code == 0, "{arguments:?} ended with {code}: {value}");
     Ok(value)
@@ -48,7 +48,7 @@ fn answer(cluster: &Cluster, arguments: &[&str]) -> Result<(i32, Value)> {
 }
 
 /// Runs a verb that must fail with an exit code; its complaint.
-fn refused(cluster: &Cluster, arguments: &[&str], code: i32) -> Result<String> {
+pub(crate) fn refused(cluster: &Cluster, arguments: &[&str], code: i32) -> Result<String> {
     let output = run(cluster, arguments, "")?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(code), "{arguments:?} ended with {}: {errors}", output.status);

@@ -11,8 +11,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use zurau_common::id::TopicId;
 use zurau_common::rejection::Rejection;
 
+use super::consumer::Assignor;
 use super::outbox::{Effect, GroupSettings, Now, WriteId, WriteOutcome};
 use super::records::GroupRecord;
 use super::request::{
@@ -23,6 +25,7 @@ use super::request::{
 use super::shard::{Event, Shard};
 use crate::coordinator::{Producer, Replay};
 use crate::log::{Marker, Verification};
+use crate::metadata::MetadataImage;
 
 pub(super) const DAY_MS: i64 = 24 * 3_600_000;
 const START_MS: i64 = 1_700_000_000_000;
@@ -33,6 +36,10 @@ pub(super) fn settings() -> GroupSettings {
         session_timeout_max_ms: 1_800_000,
         initial_rebalance_delay_ms: 3_000,
         group_size_max: 100,
+        consumer_session_timeout_ms: 45_000,
+        consumer_heartbeat_interval_ms: 5_000,
+        consumer_size_max: 5,
+        consumer_assignors: vec![Assignor::Uniform, Assignor::Range],
         offset_metadata_bytes_max: 16,
         offsets_retention_ms: 7 * DAY_MS,
         retention_check_interval_ms: 600_000,
@@ -80,7 +87,9 @@ pub(super) struct World {
     pub(super) pending: VecDeque<Appended>,
     /// Writes are committed at once.
     pub(super) commits_at_once: bool,
-    answers: BTreeMap<ReplyId, Answer>,
+    /// What the coordinators know of the cluster's topics.
+    pub(super) topics: Arc<MetadataImage>,
+    pub(super) answers: BTreeMap<ReplyId, Answer>,
     last_reply: u64,
     ids: usize,
 }
@@ -135,6 +144,7 @@ impl World {
             log: Vec::new(),
             pending: VecDeque::new(),
             commits_at_once: true,
+            topics: Arc::default(),
             answers: BTreeMap::new(),
             last_reply: 0,
             ids: 0,
@@ -143,11 +153,18 @@ impl World {
         world
     }
 
+    /// The same, with topics that the coordinators know of.
+    pub(super) fn knowing(mut self, topics: Arc<MetadataImage>) -> Self {
+        self.topics = topics;
+        self
+    }
+
     pub(super) fn now(&self) -> Now {
         Now { elapsed_ms: self.now_ms, wall_ms: START_MS + self.now_ms }
     }
 
     pub(super) fn run(&mut self, event: Event) {
+        self.shard.note_topics(Arc::clone(&self.topics));
         let effects = self.shard.step(self.now(), event);
         self.take(effects);
     }
@@ -165,7 +182,7 @@ impl World {
                 Effect::WriteMarker(write, producer, marker) => {
                     self.pending.push_back(Appended::Marker(write, producer.id, marker.commit));
                 }
-                Effect::Moved { .. } => {}
+                Effect::Moved { .. } | Effect::Rebalances { .. } => {}
             }
         }
         while self.commits_at_once && !self.pending.is_empty() {
@@ -215,6 +232,7 @@ impl World {
     /// Another coordinator takes over and replays the log.
     pub(super) fn fail_over(&mut self) {
         self.shard = Shard::new(Arc::clone(&self.settings));
+        self.shard.note_topics(Arc::clone(&self.topics));
         replay_into(&mut self.shard, &self.log);
         self.pending.clear();
         let effects = self.shard.finish_loading(self.now());
@@ -295,7 +313,7 @@ impl World {
     /// The committed offset of t-0.
     pub(super) fn fetch(&mut self) -> String {
         let topics = Some(vec![("t".into(), vec![0])]);
-        self.asked(Request::Fetch(FetchRequest { topics, require_stable: true }))
+        self.asked(Request::Fetch(FetchRequest { topics, require_stable: true, member: None }))
     }
 
     pub(super) fn delete_offset(&mut self, topic: &str) -> String {
@@ -341,6 +359,7 @@ pub(super) fn commit(member: &str, generation: i32, offset: i64) -> CommitReques
         OffsetToCommit { partition: 0, offset, leader_epoch: 4, metadata: "m".into(), commit_time_ms: None };
     CommitRequest {
         generation,
+        knows_member_epochs: true,
         member_id: member.into(),
         instance_id: None,
         retention_ms: None,
@@ -419,9 +438,21 @@ fn show(answer: &Answer) -> String {
         }
         Answer::Describe(Err(rejection)) => format!("describe {rejection:?}"),
         Answer::Delete(result) => format!("delete {}", outcome(result)),
+        Answer::ConsumerHeartbeat(Ok(answer)) => {
+            let part = |(topic, partition): (TopicId, i32)| format!("{}-{partition}", topic.0.as_u128());
+            let parts = answer.assignment.as_ref();
+            let parts = parts.map(|parts| parts.iter().map(part).collect::<Vec<_>>().join(" "));
+            let parts = parts.map(|parts| format!(" [{parts}]")).unwrap_or_default();
+            format!("{} e{}{parts}", answer.member_id, answer.epoch)
+        }
+        Answer::ConsumerHeartbeat(Err(refusal)) => format!("{:?}", refusal.rejection),
+        Answer::ConsumerDescribe(result) => format!("describe {}", outcome(result)),
         Answer::EndTransaction(result) => format!("end {}", outcome(result)),
         Answer::List(groups) => {
-            let each = groups.iter().map(|g| format!(" {}:{}:{}", g.group, g.protocol_type, g.state));
+            let each = groups.iter().map(|g| {
+                let kind = if g.group_type == "classic" { "" } else { ":new" };
+                format!(" {}:{}:{}{kind}", g.group, g.protocol_type, g.state)
+            });
             format!("list{}", each.collect::<String>())
         }
     }

@@ -16,10 +16,11 @@ fn an_offset_is_fetched_when_its_commit_is_stored_and_not_before() {
     assert_eq!([world.answer(reply), world.fetch()], ["commit t-0:ok", "fetch t-0:5"]);
     world.fail_over();
     assert_eq!(world.fetch(), "fetch t-0:5");
-    let all = world.asked(Request::Fetch(FetchRequest { topics: None, require_stable: false }));
+    let all = world.asked(Request::Fetch(FetchRequest { topics: None, require_stable: false, member: None }));
     assert_eq!(all, "fetch t-0:5");
     let other = Some(vec![("t".into(), vec![1]), ("u".into(), vec![0])]);
-    let other = world.asked(Request::Fetch(FetchRequest { topics: other, require_stable: false }));
+    let other =
+        world.asked(Request::Fetch(FetchRequest { topics: other, require_stable: false, member: None }));
     assert_eq!(other, "fetch t-1:-1 u-0:-1");
 }
 
@@ -160,7 +161,7 @@ fn topics_that_a_living_group_reads_no_more_expire() {
         world.pass(9_000);
         world.beat("c-1", 1);
     }
-    let all = world.asked(Request::Fetch(FetchRequest { topics: None, require_stable: false }));
+    let all = world.asked(Request::Fetch(FetchRequest { topics: None, require_stable: false, member: None }));
     assert_eq!(all, "fetch t-0:5");
 }
 

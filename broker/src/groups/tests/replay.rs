@@ -191,7 +191,7 @@ fn check_replay(world: &World) {
     if world.pending.is_empty() {
         let unstable = |group: &Group| {
             let topics = Some(vec![("t".into(), vec![0])]);
-            group.fetch(&FetchRequest { topics, require_stable: true })[0].1[0].rejection
+            group.fetch(&FetchRequest { topics, require_stable: true, member: None })[0].1[0].rejection
         };
         assert_eq!(unstable(live), unstable(read), "offsets of open transactions");
     }

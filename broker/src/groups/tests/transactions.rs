@@ -12,7 +12,7 @@ fn offsets_of_an_open_transaction_count_when_it_commits() {
     assert_eq!(world.asked(commit_in(2, "", -1, 9)), "commit t-0:ok");
     assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit");
     let topics = Some(vec![("t".into(), vec![0])]);
-    let unstable = Request::Fetch(FetchRequest { topics, require_stable: false });
+    let unstable = Request::Fetch(FetchRequest { topics, require_stable: false, member: None });
     assert_eq!(world.asked(unstable), "fetch t-0:5");
     world.fail_over();
     assert_eq!(world.fetch(), "fetch t-0:UnstableOffsetCommit", "also after a load");
@@ -84,7 +84,7 @@ fn txn_14_the_later_record_counts_in_whatever_order_they_take_effect() {
 }
 
 fn all() -> FetchRequest {
-    FetchRequest { topics: Some(vec![("t".into(), vec![0])]), require_stable: true }
+    FetchRequest { topics: Some(vec![("t".into(), vec![0])]), require_stable: true, member: None }
 }
 
 #[test]
@@ -96,7 +96,8 @@ fn txn_15_only_what_was_accepted_is_pending_and_every_end_clears_it() {
     long.metadata = "x".repeat(17).into();
     request.topics[0].1.push(long);
     assert_eq!(world.asked(Request::Commit(request)), "commit t-0:ok t-1:OffsetMetadataTooLarge");
-    let both = FetchRequest { topics: Some(vec![("t".into(), vec![0, 1])]), require_stable: true };
+    let both =
+        FetchRequest { topics: Some(vec![("t".into(), vec![0, 1])]), require_stable: true, member: None };
     let look = |world: &mut World| world.asked(Request::Fetch(both.clone()));
     assert_eq!(look(&mut world), "fetch t-0:UnstableOffsetCommit t-1:-1");
     world.end_transaction(1, false);
@@ -118,7 +119,10 @@ fn g3_nothing_expires_under_an_open_transaction() {
     world.asked(commit_in(1, "", -1, 7));
     world.pass(8 * DAY_MS);
     let topics = Some(vec![("t".into(), vec![0])]);
-    assert_eq!(world.asked(Request::Fetch(FetchRequest { topics, require_stable: false })), "fetch t-0:5");
+    assert_eq!(
+        world.asked(Request::Fetch(FetchRequest { topics, require_stable: false, member: None })),
+        "fetch t-0:5"
+    );
     world.end_transaction(1, false);
     world.pass(DAY_MS);
     assert_eq!([world.fetch(), world.list()], ["fetch t-0:-1", "list"]);

@@ -1,7 +1,15 @@
 //! Replication, controller, consumer groups, transactions, and the keys that Kafka does not have.
 
-use super::Kind::{Boolean, Int, List, Long, OneOf, Text};
+use super::Kind::{Boolean, Int, Long, OneOf, Text};
 use super::*;
+
+/// Assignors of the server, by their names and by Kafka's classes.
+const ASSIGNORS: &[&str] = &[
+    "uniform",
+    "range",
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
+];
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[ConfigKey] = &[
@@ -52,7 +60,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("group.initial.rebalance.delay.ms", Int(0, INT), "3000", (BROKER, FIXED), "Time a new group waits for more members."),
     key("group.max.size", Int(1, INT), "2147483647", (BROKER, FIXED), "Members of a group."),
     key("group.coordinator.new.enable", Boolean, "false", (BROKER, FIXED), "Which coordinator Kafka uses; accepted and ignored."),
-    key("group.coordinator.rebalance.protocols", Kind::ListOf(&["classic", "consumer", "share"]), "classic", (BROKER, FIXED), "Group protocols offered."),
+    key("group.coordinator.rebalance.protocols", Kind::ListOf(&["classic", "consumer", "share"]), "classic,consumer", (BROKER, FIXED), "Group protocols offered."),
     key("group.coordinator.threads", Int(1, INT), "1", (BROKER, FIXED), "Threads of the coordinator; accepted and ignored."),
     key("group.coordinator.append.linger.ms", Int(0, INT), "10", (BROKER, FIXED), "Time writes of the coordinator are gathered."),
     key("group.consumer.session.timeout.ms", Int(1, INT), "45000", (BROKER, FIXED), "Session timeout of members (KIP-848)."),
@@ -62,7 +70,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("group.consumer.min.heartbeat.interval.ms", Int(1, INT), "5000", (BROKER, FIXED), "Shortest time between heartbeats (KIP-848)."),
     key("group.consumer.max.heartbeat.interval.ms", Int(1, INT), "15000", (BROKER, FIXED), "Longest time between heartbeats (KIP-848)."),
     key("group.consumer.max.size", Int(1, INT), "2147483647", (BROKER, FIXED), "Members of a group (KIP-848)."),
-    key("group.consumer.assignors", List, "uniform,range", (BROKER, FIXED), "Assignors that the server offers (KIP-848)."),
+    key("group.consumer.assignors", Kind::ListOf(ASSIGNORS), "uniform,range", (BROKER, FIXED), "Assignors that the server offers (KIP-848)."),
     key("group.consumer.migration.policy", OneOf(&["disabled", "upgrade", "downgrade", "bidirectional"]), "disabled", (BROKER, FIXED), "Whether groups may change between the old and the new protocol."),
 
     key("transaction.state.log.num.partitions", Int(1, INT), "50", (BROKER, FIXED), "Partitions of __transaction_state."),
