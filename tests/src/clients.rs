@@ -99,6 +99,15 @@ impl RunningScript {
         self.process.check_running()
     }
 
+    /// Ends it at once, as a crash does.
+    ///
+    /// # Errors
+    /// It has ended by itself.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.check_running()?;
+        self.process.kill()
+    }
+
     /// # Errors
     /// It does not end within `limit`, or ends with an error, which is quoted.
     pub fn finish(mut self, limit: Duration) -> Result<()> {

@@ -69,7 +69,9 @@ impl GroupCoordinator {
             consumer_assignors: items(settings, "group.consumer.assignors")
                 .filter_map(Assignor::from_setting)
                 .collect(),
-            offset_metadata_bytes_max: setting(settings, "offset.metadata.max.bytes"),
+            // More than that no record can carry.
+            offset_metadata_bytes_max: setting::<usize>(settings, "offset.metadata.max.bytes")
+                .min(i16::MAX as usize),
             offsets_retention_ms: minutes.saturating_mul(60_000),
             retention_check_interval_ms: setting(settings, "offsets.retention.check.interval.ms"),
         };

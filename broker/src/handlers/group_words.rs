@@ -24,7 +24,32 @@ pub(super) fn optional_wire(text: Option<&Arc<str>>) -> Option<StrBytes> {
     text.map(|text| wire(text))
 }
 
+/// Longest id or name that is stored, in bytes: flexible versions carry longer ones than Kafka's records can, and an id
+/// of a member is made of a name and a number.
+pub(super) const STORED_TEXT_BYTES_MAX: usize = i16::MAX as usize - 64;
+
 /// The id of a group that has members; it may not be empty. Offsets may be stored without a group's name.
 pub(super) fn named_group(id: &WireGroupId) -> Result<GroupId, Rejection> {
-    if id.is_empty() { Err(Rejection::InvalidGroupId) } else { Ok(text(id)) }
+    if id.is_empty() { Err(Rejection::InvalidGroupId) } else { any_group(id) }
+}
+
+/// The id of a group that offsets are stored for.
+pub(super) fn any_group(id: &WireGroupId) -> Result<GroupId, Rejection> {
+    if STORED_TEXT_BYTES_MAX < id.len() { Err(Rejection::InvalidGroupId) } else { Ok(text(id)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_groups_fit_into_their_records() {
+        let id = |length| WireGroupId(wire(&"g".repeat(length)));
+        assert_eq!(named_group(&id(0)), Err(Rejection::InvalidGroupId));
+        assert!(any_group(&id(0)).is_ok());
+        for check in [named_group, any_group] {
+            assert!(check(&id(STORED_TEXT_BYTES_MAX)).is_ok());
+            assert_eq!(check(&id(STORED_TEXT_BYTES_MAX + 1)), Err(Rejection::InvalidGroupId));
+        }
+    }
 }

@@ -9,7 +9,7 @@ use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 use uuid::Uuid;
 use zurau_common::rejection::Rejection;
 
-use super::group_words::{named_group, optional_text, optional_wire, text, wire};
+use super::group_words::{STORED_TEXT_BYTES_MAX, named_group, optional_text, optional_wire, text, wire};
 use super::{Call, Starting};
 use crate::groups::{JoinAnswer, JoinRequest, Protocol};
 
@@ -18,7 +18,7 @@ pub(super) fn start(call: Call) -> Starting {
         let version = call.version();
         let asked = wanted(&request, &call);
         let refused = |rejection| JoinAnswer::refused(rejection, text(&request.member_id));
-        let answer = match named_group(&request.group_id) {
+        let answer = match named_group(&request.group_id).and_then(|group| storable(&asked).map(|()| group)) {
             Ok(group) => {
                 let joined = call.context.groups.ask(&call.context, &group, asked).await;
                 joined.unwrap_or_else(refused)
@@ -54,6 +54,14 @@ fn wanted(request: &JoinGroupRequest, call: &Call) -> JoinRequest {
         supports_skipping_assignment: 9 <= version,
         fresh_id: Uuid::new_v4().to_string().into(),
     }
+}
+
+/// Whether what the member says of itself fits into the record of its group.
+fn storable(asked: &JoinRequest) -> Result<(), Rejection> {
+    let names = asked.protocols.iter().map(|protocol| &protocol.name);
+    let texts = [&asked.member_id, &asked.client_id, &asked.protocol_type].into_iter();
+    let longest = texts.chain(&asked.instance_id).chain(names).map(|text| text.len()).max();
+    if STORED_TEXT_BYTES_MAX < longest.unwrap_or(0) { Err(Rejection::InvalidRequest) } else { Ok(()) }
 }
 
 fn respond(answer: &JoinAnswer, version: i16) -> JoinGroupResponse {

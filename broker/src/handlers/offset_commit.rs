@@ -10,7 +10,7 @@ use kafka_protocol::messages::offset_commit_response::{
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use zurau_common::rejection::Rejection;
 
-use super::group_words::{optional_text, text};
+use super::group_words::{any_group, optional_text, text};
 use super::{Call, Starting};
 use crate::groups::{CommitRequest, CommittedTopic, OffsetToCommit};
 use crate::metadata::MetadataImage;
@@ -28,7 +28,10 @@ pub(super) fn start(call: Call) -> Starting {
         }
         // The coordinator has it before the next request of the connection is read: commits keep their order, and do
         // not wait for one another.
-        let group = text(&request.group_id);
+        let group = match any_group(&request.group_id) {
+            Ok(group) => group,
+            Err(rejection) => return call.reply().now(&respond(&request, &image, Err(rejection))),
+        };
         let handed_over = call.context.groups.hand_over(&call.context, &group, asked).await;
         call.pend(|_| async move { respond(&request, &image, handed_over.answer_to_write().await) })
     })

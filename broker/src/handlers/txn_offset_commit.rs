@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
-use super::group_words::{optional_text, text};
+use super::group_words::{any_group, optional_text, text};
 use super::transactional::{Opening, WAIT_MAX, verify};
 use super::{Call, Starting};
 use crate::coordinator::Producer;
@@ -37,6 +37,12 @@ pub(super) fn start(call: Call) -> Starting {
         if topics.iter().all(|(_, offsets)| offsets.is_empty()) {
             return call.reply().now(&respond(&request, &image, Ok(Vec::new()), version));
         }
+        let group = match any_group(&request.group_id) {
+            Ok(group) => group,
+            Err(rejection) => {
+                return call.reply().now(&respond(&request, &image, Err(rejection), version));
+            }
+        };
         let verification = match verification(&call, &request).await {
             Ok(verification) => verification,
             Err(rejection) => {
@@ -53,7 +59,6 @@ pub(super) fn start(call: Call) -> Starting {
             transaction: Some(Transaction { producer, verification }),
             topics,
         };
-        let group = text(&request.group_id);
         let handed_over = call.context.groups.hand_over(&call.context, &group, asked).await;
         call.pend(|_| async move { respond(&request, &image, handed_over.answer_to_write().await, version) })
     })

@@ -7,17 +7,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup;
-use kafka_protocol::messages::{ConsumerGroupDescribeRequest, FindCoordinatorRequest, GroupId};
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{
+    ConsumerGroupDescribeRequest, FindCoordinatorRequest, GroupId, JoinGroupRequest, OffsetCommitRequest,
+};
 use kafka_protocol::protocol::StrBytes;
 use zurau_tests::clients::{RunningScript, python_missing};
 use zurau_tests::cluster::START_LIMIT;
 use zurau_tests::history::{lines, read_history};
-use zurau_tests::kafka::KafkaClient;
+use zurau_tests::kafka::{KafkaClient, topic_name};
 use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zookeepers, scenario, skip};
 
 on_both_zookeepers!(members_and_coordinators_come_and_go);
 
 const GROUP: &str = "readers";
+const INVALID_GROUP_ID: i16 = 24;
+const INVALID_REQUEST: i16 = 42;
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 fn start(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<Cluster> {
@@ -25,6 +33,8 @@ fn start(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<Cluster> {
         .zookeeper(kind)
         .set_for_brokers("min.insync.replicas", 2)
         .set_for_brokers("offsets.topic.num.partitions", 3)
+        .set_for_brokers("group.consumer.min.session.timeout.ms", 1_000)
+        .set_for_brokers("group.consumer.session.timeout.ms", 10_000)
         .set_for_brokers("group.consumer.min.heartbeat.interval.ms", 100)
         .set_for_brokers("group.consumer.heartbeat.interval.ms", 300)
         .start(directory)
@@ -211,6 +221,10 @@ fn members_and_coordinators_come_and_go(directory: &TestDirectory, kind: ZooKeep
     kill_coordinator(&mut cluster, &mut client, &[&first, &second])?;
     wait_for_rest(&cluster, &mut client, &[2, 2, 2])?;
 
+    // Its session ends, and what it had goes to the others.
+    fourth.script.kill()?;
+    wait_for_rest(&cluster, &mut client, &[3, 3])?;
+
     producer.finish(Duration::from_secs(120))?;
     let produced: BTreeSet<String> = read_history(&produced)?.into_iter().map(|one| one.value).collect();
     let histories = [&first.history, &second.history, &third.history, &fourth.history].map(Clone::clone);
@@ -219,7 +233,7 @@ fn members_and_coordinators_come_and_go(directory: &TestDirectory, kind: ZooKeep
         let read: BTreeSet<&String> = tenures.values().flatten().flat_map(|tenure| &tenure.values).collect();
         Ok((produced.iter().all(|value| read.contains(value))).then_some(()))
     })?;
-    for member in [first, second, fourth] {
+    for member in [first, second] {
         member.script.finish(STOP_LIMIT)?;
     }
     check_tenures(&mut read_tenures(&histories)?)?;
@@ -292,4 +306,53 @@ fn a_regular_expression_and_what_operators_see() {
         other.script.finish(STOP_LIMIT)?;
         cluster.check_running()
     });
+}
+
+#[test]
+fn ids_that_cannot_be_stored_are_refused() {
+    scenario("ids-that-cannot-be-stored", |directory| {
+        let mut cluster = Cluster::builder()
+            .brokers(1)
+            .set_for_brokers("offsets.topic.replication.factor", 1)
+            .start(directory)?;
+        cluster.create_topic("t", &["[1]"])?;
+        let address = cluster.bootstrap();
+        ids_too_long_to_be_stored(&mut cluster.client(), &address)?;
+        cluster.check_running()
+    });
+}
+
+/// Flexible versions carry longer texts than the records of `__consumer_offsets`.
+fn ids_too_long_to_be_stored(client: &mut KafkaClient, address: &str) -> Result<()> {
+    let find = FindCoordinatorRequest::default().with_key(StrBytes::from_static_str("g"));
+    eventually("a coordinator", START_LIMIT, || {
+        Ok((client.call(address, 2, &find)?.error_code == 0).then_some(()))
+    })?;
+    let long = StrBytes::from_string("x".repeat(40_000));
+    let join = JoinGroupRequest::default()
+        .with_group_id(GroupId(StrBytes::from_static_str("g")))
+        .with_session_timeout_ms(10_000)
+        .with_rebalance_timeout_ms(10_000)
+        .with_protocol_type(StrBytes::from_static_str("consumer"))
+        .with_protocols(vec![JoinGroupRequestProtocol::default().with_name(StrBytes::from_static_str("p"))]);
+    let of_long_group = join.clone().with_group_id(GroupId(long.clone()));
+    let of_long_instance = join.clone().with_group_instance_id(Some(long.clone()));
+    let long_protocol = JoinGroupRequestProtocol::default().with_name(long.clone());
+    let of_long_protocol = join.with_protocols(vec![long_protocol]);
+    let partition = OffsetCommitRequestPartition::default().with_committed_metadata(None);
+    let topic =
+        OffsetCommitRequestTopic::default().with_name(topic_name("t")).with_partitions(vec![partition]);
+    let commit = OffsetCommitRequest::default().with_group_id(GroupId(long)).with_topics(vec![topic]);
+    for (name, request, code) in [
+        ("group", of_long_group, INVALID_GROUP_ID),
+        ("instance", of_long_instance, INVALID_REQUEST),
+        ("protocol", of_long_protocol, INVALID_REQUEST),
+    ] {
+        let answer = client.call(address, 9, &request)?;
+        ensure!(answer.error_code == code, "a join with a long {name} got error {}", answer.error_code);
+    }
+    let answer = client.call(address, 8, &commit)?;
+    let code = answer.topics[0].partitions[0].error_code;
+    ensure!(code == INVALID_GROUP_ID, "a commit of a long group got error {code}");
+    Ok(())
 }
