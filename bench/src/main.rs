@@ -1,14 +1,20 @@
-//! `zurau-bench`: starts a fresh cluster of real processes, loads it as librdkafka would, and reports the result beside
+//! `zurau-bench`: starts fresh clusters of real processes, loads them as librdkafka would, and reports the result beside
 //! what this machine can do at best. Numbers without the floors of the same run mean nothing.
 
 mod batch;
 mod cold_start;
 mod control;
-mod full_rate;
-mod paced;
-mod produce;
+mod fetch;
+mod floors;
+mod histogram;
+mod load;
+mod plot;
 mod report;
+mod suite;
+mod summary;
+mod system;
 mod verify;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -24,15 +30,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Workload {
-    /// Produce with acks=all at full rate and at a fixed rate; memory, CPU and start-up.
-    Produce(produce::ProduceArguments),
+    /// All workloads, beside the floors of the machine; with --against, in turns with another cluster.
+    Suite(suite::SuiteArguments),
     /// Failover, controlled shutdown, takeover and creation over numbers of partitions.
     Control(control::ControlArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().workload {
-        Workload::Produce(arguments) => produce::run(&arguments),
+        Workload::Suite(arguments) => suite::run(&arguments),
         Workload::Control(arguments) => control::run(&arguments),
     };
     if let Err(error) = outcome {

@@ -1,13 +1,16 @@
-//! What was measured, as JSON for machines and as a Markdown table for people.
+//! What one run measured on one system: numbers with their bars, curves of latencies, series over time.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use serde_json::{Map, Value, json};
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::histogram::Histogram;
+use crate::summary::Summary;
 
 /// One measured number with its unit and, where there is one, the bar that it is held against.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) value: f64,
@@ -15,94 +18,102 @@ pub(crate) struct Row {
     pub(crate) bar: Option<Bar>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bar {
     Above(f64),
     Below(f64),
 }
 
 impl Bar {
-    fn holds(self, value: f64) -> bool {
+    pub(crate) fn holds(self, value: f64) -> bool {
         match self {
-            Self::Above(bar) => value > bar,
-            Self::Below(bar) => value < bar,
+            Self::Above(bar) => value >= bar,
+            Self::Below(bar) => value <= bar,
         }
     }
 
-    fn shown(self) -> String {
+    pub(crate) fn shown(self) -> String {
         match self {
-            Self::Above(bar) => format!("> {bar}"),
-            Self::Below(bar) => format!("< {bar}"),
+            Self::Above(bar) => format!("≥ {bar}"),
+            Self::Below(bar) => format!("≤ {bar}"),
         }
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
-    rows: Vec<Row>,
+    /// Put before the name of each row that is added.
+    section: String,
+    pub(crate) rows: Vec<Row>,
+    /// Latencies by name.
+    pub(crate) curves: Vec<(String, Histogram)>,
+    /// Values for each second, by name.
+    pub(crate) series: Vec<(String, Vec<f64>)>,
 }
 
 impl Report {
+    /// What is added from now on belongs to this workload.
+    pub(crate) fn begin(&mut self, section: &str) {
+        self.section = if section.is_empty() { String::new() } else { format!("{section} ") };
+    }
+
     /// Adds a number and prints it at once: a run that fails later has still said something.
-    pub(crate) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str, bar: Option<Bar>) {
-        let row = Row { name: name.into(), value, unit, bar };
+    pub(crate) fn add(&mut self, name: impl AsRef<str>, value: f64, unit: &'static str, bar: Option<Bar>) {
+        let row = Row { name: format!("{}{}", self.section, name.as_ref()), value, unit, bar };
         println!("{}", row.line());
         self.rows.push(row);
     }
 
-    /// Percentiles of ascending times, in milliseconds.
-    pub(crate) fn add_times(&mut self, name: &str, sorted: &[Duration], p99: Option<Bar>) {
-        for (label, share, bar) in [("p50", 0.5, None), ("p99", 0.99, p99), ("p99.9", 0.999, None)] {
-            self.add(format!("{name} {label}"), milliseconds(percentile(sorted, share)), "ms", bar);
-        }
-        let largest = sorted.last().copied().unwrap_or_default();
-        self.add(format!("{name} max"), milliseconds(largest), "ms", None);
+    /// Adds a rate in MB/s, and what share of a floor of the machine it is, in percent; the bar is on the share.
+    pub(crate) fn add_share(&mut self, name: &str, value: f64, floor: (&str, f64), bar: Option<Bar>) {
+        self.add(name, value, "MB/s", None);
+        self.add(format!("{name}, share of {}", floor.0), value / floor.1 * 100.0, "%", bar);
     }
 
-    /// Writes `bench.json` and `bench.md` into a directory.
+    /// Percentiles, in milliseconds.
+    pub(crate) fn add_latencies(&mut self, name: &str, times: &Histogram, p99: Option<Bar>) {
+        for (label, share, bar) in [("p50", 0.5, None), ("p99", 0.99, p99), ("p99.9", 0.999, None)] {
+            self.add(format!("{name} {label}"), milliseconds(times.percentile(share)), "ms", bar);
+        }
+        self.add(format!("{name} max"), milliseconds(times.max()), "ms", None);
+        self.curves.push((format!("{}{name}", self.section), times.clone()));
+    }
+
+    /// The same of single times.
+    pub(crate) fn add_times(&mut self, name: &str, times: &[Duration], p99: Option<Bar>) {
+        self.add_latencies(name, &times.iter().copied().collect(), p99);
+    }
+
+    pub(crate) fn add_series(&mut self, name: &str, values: Vec<f64>) {
+        self.series.push((format!("{}{name}", self.section), values));
+    }
+
+    /// Writes `bench.json`, `bench.md` and the plots of this one report into a directory.
     ///
     /// # Errors
     /// The directory cannot be written.
     pub(crate) fn write(&self, directory: &Path, settings: &Value) -> Result<()> {
-        fs::create_dir_all(directory).context("creating the output directory")?;
-        let numbers: Map<String, Value> = self
-            .rows
-            .iter()
-            .map(|row| (row.name.clone(), json!({"value": row.value, "unit": row.unit})))
-            .collect();
-        let json = serde_json::to_string_pretty(&json!({"settings": settings, "results": numbers}))?;
-        fs::write(directory.join("bench.json"), json + "\n").context("writing bench.json")?;
-        let mut text = format!("Settings: `{settings}`\n\n| what | value | bar |\n|---|---|---|\n");
-        for row in &self.rows {
-            text.push_str(&row.markdown());
-        }
-        fs::write(directory.join("bench.md"), text).context("writing bench.md")
+        Summary::new(&[self], &[]).write(directory, settings)
     }
 
-    /// Names of the rows that miss their bar.
+    /// Lines of the rows that miss their bar.
     pub(crate) fn missed(&self) -> Vec<String> {
         let missed = self.rows.iter().filter(|row| row.bar.is_some_and(|bar| !bar.holds(row.value)));
-        missed.map(|row| row.line()).collect()
+        missed.map(Row::line).collect()
     }
 }
 
-impl Row {
-    fn number(&self) -> String {
-        if self.value.abs() >= 100.0 { format!("{:.0}", self.value) } else { format!("{:.2}", self.value) }
-    }
+/// Three digits are enough.
+pub(crate) fn shown(value: f64) -> String {
+    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
 
+impl Row {
     fn line(&self) -> String {
         let bar = self.bar.map_or_else(String::new, |bar| {
             format!("   [{} {}]", bar.shown(), if bar.holds(self.value) { "met" } else { "MISSED" })
         });
-        format!("{:<52} {:>10} {}{bar}", self.name, self.number(), self.unit)
-    }
-
-    fn markdown(&self) -> String {
-        let bar = self.bar.map_or_else(String::new, |bar| {
-            format!("{} {}", bar.shown(), if bar.holds(self.value) { "met" } else { "**missed**" })
-        });
-        format!("| {} | {} {} | {bar} |\n", self.name, self.number(), self.unit)
+        format!("{:<70} {:>10} {}{bar}", self.name, shown(self.value), self.unit)
     }
 }
 
@@ -110,22 +121,30 @@ pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-fn percentile(sorted: &[Duration], share: f64) -> Duration {
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_nearest_ranks() {
-        let times: Vec<Duration> = (1..=1000).map(Duration::from_millis).collect();
-        assert_eq!(percentile(&times, 0.5), Duration::from_millis(500));
-        assert_eq!(percentile(&times, 0.99), Duration::from_millis(990));
-        assert_eq!(percentile(&times, 0.999), Duration::from_millis(999));
-        assert_eq!(percentile(&times[..1], 0.99), Duration::from_millis(1));
-        assert_eq!(percentile(&[], 0.99), Duration::ZERO);
+    fn rows_carry_their_workload_and_their_bar() {
+        let mut report = Report::default();
+        report.add("alone", 1.0, "s", None);
+        report.begin("W1");
+        report.add_share("in", 50.0, ("append", 200.0), Some(Bar::Above(60.0)));
+        report.add_times("ack", &[Duration::from_millis(5)], Some(Bar::Below(8.0)));
+        let value = |name| report.rows.iter().find(|row| row.name == name).map(|row| row.value);
+        assert_eq!(value("alone"), Some(1.0));
+        assert_eq!(value("W1 in, share of append"), Some(25.0));
+        assert_eq!(value("W1 ack p99"), Some(5.0));
+        assert_eq!(value("in"), None);
+        assert_eq!(report.missed().len(), 1);
+        assert!(report.missed()[0].contains("share of append"), "{:?}", report.missed());
+    }
+
+    #[test]
+    fn a_bar_is_met_by_the_number_itself() {
+        assert!(Bar::Above(2.0).holds(2.0) && Bar::Below(2.0).holds(2.0));
+        assert!(!Bar::Above(2.0).holds(1.9) && !Bar::Below(2.0).holds(2.1));
+        assert!(!Bar::Above(2.0).holds(f64::NAN) && !Bar::Below(2.0).holds(f64::NAN));
     }
 }

@@ -172,6 +172,14 @@ impl KafkaClient {
         Self { bootstrap: bootstrap.split(',').map(str::to_owned).collect(), connections: HashMap::new() }
     }
 
+    /// The first bootstrap server, for what any broker answers.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn any_address(&self) -> Result<String> {
+        self.bootstrap.first().cloned().context("there is no bootstrap server")
+    }
+
     /// Calls one broker over a kept connection, which is dropped when anything fails.
     ///
     /// # Errors

@@ -46,6 +46,45 @@ pub fn loopback_rate(total: u64) -> Result<f64> {
     Ok(rate(seen, start.elapsed()))
 }
 
+/// One TCP flow over loopback whose receiver appends what it reads to a file, into the page cache, in MB/s: what a
+/// broker must do at least.
+///
+/// # Errors
+/// The connection fails or the file cannot be written.
+pub fn receive_and_append_rate(directory: &Path, total: u64) -> Result<f64> {
+    const CHUNK: usize = 1 << 20;
+    let path = directory.join("receive-and-append");
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let mut file = File::create(&path).context("creating a file")?;
+    let receiver = thread::spawn(move || -> Result<u64> {
+        let (mut stream, _) = listener.accept()?;
+        let mut buffer = vec![0; CHUNK];
+        let mut seen = 0;
+        loop {
+            let count = stream.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(seen);
+            }
+            file.write_all(&buffer[..count])?;
+            seen += count as u64;
+        }
+    });
+    let mut stream = TcpStream::connect(address)?;
+    let chunk = vec![7; CHUNK];
+    let start = Instant::now();
+    let mut sent = 0;
+    while sent < total {
+        stream.write_all(&chunk)?;
+        sent += chunk.len() as u64;
+    }
+    drop(stream);
+    let seen = receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
+    let found = rate(seen, start.elapsed());
+    fs::remove_file(&path)?;
+    Ok(found)
+}
+
 /// Appends of 1 MiB to a new file, into the page cache, in MB/s. The first run touches fresh memory; the second is
 /// the machine's real rate.
 ///

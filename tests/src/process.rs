@@ -134,10 +134,7 @@ impl Process {
     /// # Errors
     /// The process is gone.
     pub fn resident_bytes(&self) -> Result<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-        let kib: u64 = line.split_whitespace().nth(1).context("no number in VmRSS")?.parse()?;
-        Ok(kib * 1024)
+        resident_bytes(self.pid())
     }
 
     /// User and system time so far.
@@ -145,12 +142,31 @@ impl Process {
     /// # Errors
     /// The process is gone.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        let (_, rest) = text.rsplit_once(')').context("an unknown form of /proc/pid/stat")?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let ticks = |index: usize| -> Result<u64> { Ok(fields.get(index).context("too short")?.parse()?) };
-        Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS_PER_SECOND))
+        cpu_time(self.pid())
     }
+}
+
+/// Resident memory of any process, in bytes.
+///
+/// # Errors
+/// The process is gone.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    let kib: u64 = line.split_whitespace().nth(1).context("no number in VmRSS")?.parse()?;
+    Ok(kib * 1024)
+}
+
+/// User and system time of any process so far.
+///
+/// # Errors
+/// The process is gone.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = text.rsplit_once(')').context("an unknown form of /proc/pid/stat")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |index: usize| -> Result<u64> { Ok(fields.get(index).context("too short")?.parse()?) };
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS_PER_SECOND))
 }
 
 impl Drop for Process {

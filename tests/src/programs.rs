@@ -22,9 +22,9 @@ const BINARIES: [(&str, &str); 4] = [
 pub fn binary(name: &str) -> Result<PathBuf> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     let directory = directory()?;
-    let release = directory.ends_with("release");
-    if std::env::var_os("ZURAU_BINARIES_ARE_BUILT").is_none() {
-        let built = BUILT.get_or_init(|| build(&directory, release).map_err(|error| format!("{error:?}")));
+    let is_release = directory.ends_with("release");
+    if std::env::var_os("ZURAU_BINARIES_ARE_BUILT").is_none() && !is_release {
+        let built = BUILT.get_or_init(|| build(&directory).map_err(|error| format!("{error:?}")));
         if let Err(why) = built {
             bail!("the binaries under test could not be built: {why}");
         }
@@ -44,12 +44,9 @@ fn directory() -> Result<PathBuf> {
     Ok(directory.context("deps has a parent")?.to_owned())
 }
 
-fn build(directory: &Path, release: bool) -> Result<()> {
+fn build(directory: &Path) -> Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.arg("build").arg("--quiet").current_dir(project_root());
-    if release {
-        command.arg("--release");
-    }
     for (package, binary) in BINARIES {
         command.args(["-p", package, "--bin", binary]);
     }
