@@ -1,5 +1,6 @@
 //! Three brokers in one process against the in-process ZooKeeper; the test plays the controller.
 
+mod client_cases;
 mod deletion;
 mod disks;
 mod durability;

@@ -1,11 +1,11 @@
 //! The cluster as the controller knows it: what was read from ZooKeeper, by broker, topic and partition, and which of
 //! it changed. Holds facts and the controller's notes about its own work; decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use zurau_common::assignment::union;
-use zurau_common::id::{BrokerEpoch, BrokerId, TopicId, TopicName, TopicPartition};
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName, TopicPartition};
 use zurau_common::zk::broker::{Address, Endpoints};
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::topic::TopicIdEntry;
@@ -120,6 +120,34 @@ impl Partition {
     }
 }
 
+/// Topics whose last leader epoch is remembered after they ended; beyond, the oldest one is forgotten.
+const FORMER_TOPICS_MAX: usize = 1000;
+
+/// The highest leader epochs of topics that ended in this controller's time. A topic that is created again starts there,
+/// because clients that do not look at topic ids, or do so too late, take a lower epoch for old news (CLI-11).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FormerEpochs {
+    /// The oldest one first.
+    topics: VecDeque<(TopicName, LeaderEpoch)>,
+}
+
+impl FormerEpochs {
+    pub(crate) fn note(&mut self, topic: &TopicName, epoch: LeaderEpoch) {
+        let known = self.topics.iter().position(|(name, _)| name == topic);
+        let before = known.and_then(|index| self.topics.remove(index)).map(|(_, epoch)| epoch);
+        if self.topics.len() == FORMER_TOPICS_MAX {
+            self.topics.pop_front();
+        }
+        self.topics.push_back((topic.clone(), before.unwrap_or(epoch).max(epoch)));
+    }
+
+    /// [`LeaderEpoch::UNKNOWN`] for a name that had no topic.
+    pub(crate) fn of(&self, topic: &TopicName) -> LeaderEpoch {
+        let found = self.topics.iter().find(|(name, _)| name == topic);
+        found.map_or(LeaderEpoch::UNKNOWN, |(_, epoch)| *epoch)
+    }
+}
+
 /// All facts, and which of them changed since the machine last looked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cluster {
@@ -129,6 +157,7 @@ pub(crate) struct Cluster {
     pub(crate) partitions: BTreeMap<TopicPartition, Partition>,
     pub(crate) preferred_election: Read<Option<Vec<TopicPartition>>>,
     pub(crate) unclean_default: Option<bool>,
+    pub(crate) former_epochs: FormerEpochs,
     /// Incarnations by the name that their entries give.
     ids_of: BTreeMap<TopicName, BTreeSet<TopicId>>,
     /// Partitions by broker that they name.

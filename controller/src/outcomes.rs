@@ -152,6 +152,8 @@ impl Machine {
             let Some((_, hosts, epoch)) = partition.work.hosted.take_if(|(id, ..)| *id == topic_id) else {
                 continue;
             };
+            self.cluster.former_epochs.note(topic, epoch);
+            let partition = self.partition_mut(&tp);
             let lists =
                 [&partition.isr, &partition.elr, &partition.leaving, &partition.replicas, &partition.wanted];
             let hosts =

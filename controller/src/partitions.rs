@@ -434,6 +434,9 @@ impl Machine {
             }
         }
         let mut epoch = stored.max(floor).next();
+        if partition.state.is_absent() {
+            epoch = epoch.max(self.cluster.former_epochs.of(&tp.topic));
+        }
         if next.reason == Reason::Reassignment && !holds(Rule::MoveIsAnEpoch) {
             epoch = stored;
         }

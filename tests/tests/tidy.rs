@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use zurau_tests::programs::project_root;
+use zurau_tests::skip;
 
 const LINES_MAX: usize = 600;
 
@@ -300,4 +301,42 @@ fn the_dashboard_shows_only_metrics_that_there_are() {
     let unknown =
         shown.difference(&known).map(|name| format!("the dashboard shows {name}, which is not there"));
     fail_on(&unknown.collect::<Vec<_>>());
+}
+
+/// Every published failure is named where it is tested, as `HW-05` or in a test's name as `hw_05`. The list of cases is no
+/// part of the project: it is looked for in `$ZURAU_SHARED` or `../shared` beside it.
+#[test]
+fn every_published_case_is_named_by_a_test() {
+    let beside = || project_root().join("../shared");
+    let shared = std::env::var_os("ZURAU_SHARED").map_or_else(beside, PathBuf::from);
+    let Ok(cases) = fs::read_to_string(shared.join("cases/cases.md")) else {
+        return skip("tidy: published cases", "there is no cases/cases.md (set ZURAU_SHARED)");
+    };
+    let ids: Vec<&str> = cases
+        .lines()
+        .filter_map(|line| line.strip_prefix("### ")?.split_whitespace().next())
+        .filter(|id| id.split_once('-').is_some_and(|(_, number)| number.parse::<u32>().is_ok()))
+        .collect();
+    assert!(ids.len() > 100, "only {} cases were found", ids.len());
+    let mut tests = String::new();
+    for path in rust_files() {
+        let text = read(&path);
+        let a_cluster = path.iter().any(|part| part == "cluster_tests");
+        let in_tests = is_unit_tests(&path) || a_cluster || path.starts_with(project_root().join("tests"));
+        tests.push_str(if in_tests { &text } else { &text[without_tests(&text).len()..] });
+    }
+    for entry in fs::read_dir(project_root().join("controller/tests/scenarios")).expect("scenarios").flatten()
+    {
+        tests.push_str(&entry.file_name().to_string_lossy());
+        tests.push_str(&read(&entry.path()));
+    }
+    let tests = tests.to_lowercase().replace('_', "-");
+    let named = |id: &str| {
+        tests
+            .match_indices(&id.to_lowercase())
+            .any(|(at, found)| !tests[at + found.len()..].starts_with(|next: char| next.is_ascii_digit()))
+    };
+    let missing: Vec<String> =
+        ids.into_iter().filter(|id| !named(id)).map(|id| format!("no test names case {id}")).collect();
+    fail_on(&missing);
 }

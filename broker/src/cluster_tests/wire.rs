@@ -100,6 +100,7 @@ async fn clients_produce_and_fetch_in_a_session() {
     assert_eq!(beyond.responses[0].partitions[0].error_code, Rejection::OffsetOutOfRange.code());
 }
 
+/// CLI-14 for the silent ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_produces_say_why_and_silent_ones_close() {
     let mut world = world_with_metadata().await;

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_without_a_reachable_leader_say_so() {
+    fn cli_16_partitions_without_a_reachable_leader_say_so() {
         let mut image = image(vec![topic("a", id(1), &[1, -1, 3])]);
         image.brokers.remove(&BrokerId(2));
         let partitions = |listener: &str, version| {

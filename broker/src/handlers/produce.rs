@@ -367,6 +367,7 @@ mod tests {
         assert_eq!(accepted(1, &appended, 4).log_start_offset, -1);
     }
 
+    /// CLI-06.
     #[test]
     fn batches_fit_the_version_of_their_request() {
         let batch = |magic: u8, attributes: u8, length: i32| {

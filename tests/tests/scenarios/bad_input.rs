@@ -34,6 +34,7 @@ const INVALID_RECORD: i16 = 87;
 /// How long the broker may take to close a connection that sent nonsense.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
+/// CLI-01, CLI-02, CLI-03, CLI-05, CLI-12.
 #[test]
 fn nonsense_on_the_port_hurts_nobody() {
     scenario("bad-input", nonsense_on_the_port);

@@ -6,12 +6,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kafka_protocol::messages::CreateTopicsRequest;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::records::Compression;
+use zurau_tests::clients::{python_missing, python_script};
 use zurau_tests::cluster::START_LIMIT;
 use zurau_tests::kafka::{KafkaClient, topic_name};
-use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, on_both_zookeepers};
+use zurau_tests::records::{encode_batch, now_ms};
+use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, on_both_zookeepers, scenario, skip};
 
 on_both_zookeepers!(isr_01_a_version_that_moved_is_read_again, and_leaders_store_isr);
 on_both_zookeepers!(ctl_15_one_of_many_creations_wins);
+
+#[test]
+fn cli_11_clients_go_on_with_a_topic_that_was_created_again() {
+    scenario("recreated", recreated);
+}
+
+#[test]
+fn cli_12_the_longest_name_works_through_its_whole_life() {
+    scenario("longest-name", longest_name);
+}
 
 /// The ISR's version moves under its leader; the next change is made from the new one, without a restart.
 fn isr_01_a_version_that_moved_is_read_again(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
@@ -67,4 +80,60 @@ fn create(address: &str, topic: &str, partitions: usize) -> Result<(i16, usize)>
     let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(20_000);
     let answer = KafkaClient::new(address).call(address, 7, &request)?;
     Ok((answer.topics.first().context("the answer names no topic")?.error_code, partitions))
+}
+
+/// The new topic's leader epochs start at 0, below what clients know of the old one; its id is another.
+fn recreated(directory: &TestDirectory) -> Result<()> {
+    if let Some(why) = python_missing() {
+        skip("cli_11_clients_go_on_with_a_topic_that_was_created_again", &why);
+        return Ok(());
+    }
+    let mut cluster =
+        Cluster::builder().set_for_brokers("group.initial.rebalance.delay.ms", 0).start(directory)?;
+    for client in ["confluent", "kafka-python"] {
+        let topic = format!("again-{client}");
+        cluster.create_topic(&topic, &["[1,2,3]"])?;
+        let state = format!("/brokers/topics/{topic}/0/leader");
+        for _ in 0..2 {
+            let leader = cluster.znodes.text(&state)?.context("no leader")?.parse()?;
+            cluster.broker(leader)?.stop(Duration::from_secs(12))?;
+            cluster.broker(leader)?.start()?;
+            cluster.wait_for_full_isr(&topic, 1, START_LIMIT)?;
+        }
+        let known = cluster.client().metadata(Some(&[&topic]))?;
+        let epoch = known.topics[0].partitions[0].leader_epoch;
+        ensure!(2 <= epoch, "{topic} is led in epoch {epoch}");
+        python_script("recreated.py", &[client, &cluster.bootstrap(), &topic])?;
+    }
+    cluster.check_running()
+}
+
+/// 249 bytes: the directory's name must bear the suffix of a deletion too. And names that look like such a directory.
+fn longest_name(directory: &TestDirectory) -> Result<()> {
+    let mut cluster = Cluster::builder().start(directory)?;
+    let longest = "x".repeat(249);
+    let deleted_once = "t-0.0123456789abcdef0123456789abcdef-delete";
+    for name in [longest.as_str(), deleted_once, "t-0-future", "t-stray"] {
+        let (error, _) = create(&cluster.brokers[0].address(), name, 2)?;
+        ensure!(error == 0, "creating {name}: error {error}");
+        cluster.wait_for_full_isr(name, 2, START_LIMIT)?;
+        let mut client = cluster.client();
+        let batch = encode_batch(&[b"v"], now_ms(), Compression::None)?;
+        let (error, _) = client.produce(name, 0, batch, -1)?;
+        ensure!(error == 0, "producing to {name}: error {error}");
+        let found = client.read_partition(name, 0)?;
+        ensure!(found.len() == 1, "{name}: {found:?}");
+        // Its directories are found again.
+        cluster.broker(1)?.stop(Duration::from_secs(12))?;
+        cluster.broker(1)?.start()?;
+        cluster.wait_for_full_isr(name, 2, START_LIMIT)?;
+        cluster.znodes.create(&format!("/admin/delete_topics/{name}"), "")?;
+        cluster.znodes.wait_for(&format!("/brokers/topics/{name}"), START_LIMIT, |found| found.is_none())?;
+    }
+    for name in ["a.b", "a_b"] {
+        let (error, _) = create(&cluster.brokers[0].address(), name, 1)?;
+        let expected = if name == "a_b" { 17 } else { 0 };
+        ensure!(error == expected, "creating {name}: error {error}");
+    }
+    cluster.check_running()
 }

@@ -1,4 +1,4 @@
-//! One partition whose records cannot be copied holds up nobody else, whether its fetcher has all partitions or some
+//! LOG-11: one partition whose records cannot be copied holds up nobody else, whether its fetcher has all partitions or some
 //! (KIP-461); and it goes on when it can.
 
 use std::fs::{self, OpenOptions};

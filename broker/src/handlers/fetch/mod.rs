@@ -465,6 +465,7 @@ mod tests {
         }
     }
 
+    /// CLI-06.
     #[test]
     fn zstd_is_found_in_any_batch() {
         let batch = |attributes: u8| {

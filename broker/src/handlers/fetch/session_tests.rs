@@ -31,6 +31,7 @@ fn offsets(fetching: &Fetching) -> Vec<(i32, i64)> {
     fetching.partitions.iter().map(|(key, fetch)| (key.partition, fetch.offset)).collect()
 }
 
+/// CLI-07.
 #[test]
 fn later_requests_name_only_what_changes_and_later_answers_what_moved() {
     let sessions = FetchSessions::new(10);
@@ -80,7 +81,7 @@ fn sessions_end_when_told_or_empty() {
 }
 
 #[test]
-fn scarce_sessions_go_to_followers_and_to_those_that_use_them() {
+fn cli_08_scarce_sessions_go_to_followers_and_to_those_that_use_them() {
     let sessions = FetchSessions::new(2);
     assert_eq!(open(&sessions, 1, false, &[(0, 0)], 0), 1);
     assert_eq!(open(&sessions, 2, true, &[(0, 0)], 0), 2);

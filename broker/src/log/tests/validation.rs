@@ -41,6 +41,7 @@ fn kind(error: &AppendError) -> &'static str {
     }
 }
 
+/// CLI-03, CLI-04, CLI-05: and nothing of them is stored.
 #[test]
 fn refused_batches() {
     let good = batch(&spec());
@@ -155,7 +156,7 @@ fn compacted_topics_need_keys() {
 }
 
 #[test]
-fn compressed_batches_are_looked_into() {
+fn cli_04_compressed_batches_are_looked_into() {
     let (_directory, mut log) = log(LogConfig::default());
     for compression in [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd] {
         let good = batch(&BatchSpec { compression, records: 20, ..spec() });

@@ -162,6 +162,7 @@ async fn a_connection_is_not_read_beyond_its_bytes_in_flight() {
     assert_eq!(fixture.next_started().await, 3);
 }
 
+/// CLI-01.
 #[tokio::test]
 async fn bad_frames_and_panics_end_their_connection_only() {
     let limits = ServerLimits { request_bytes_max: 1000, ..ServerLimits::default() };

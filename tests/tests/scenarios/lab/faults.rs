@@ -175,6 +175,13 @@ impl Fault {
     }
 }
 
+/// Cuts a broker from the other brokers only: controllers, ZooKeeper and clients still reach it.
+pub(super) fn cut_from_brokers(lab: &Lab, broker: usize) -> Result<()> {
+    let brokers = hosts(lab.cluster.brokers.iter().map(Node::host))?;
+    let own = &brokers[broker];
+    brokers.iter().filter(|other| other.address() != own.address()).try_for_each(|other| own.cut(other))
+}
+
 /// Ends every fault: whatever is stopped runs again, whatever is cut is joined. Says nothing of recovery.
 pub(super) fn heal(lab: &mut Lab) -> Result<()> {
     lab.network.heal()?;
@@ -213,7 +220,7 @@ fn hosts<'a>(all: impl Iterator<Item = Option<&'a Host>>) -> Result<Vec<Host>> {
     all.map(|host| host.cloned().context("everything in the lab has a host")).collect()
 }
 
-fn kill(node: &mut Node) -> Result<()> {
+pub(super) fn kill(node: &mut Node) -> Result<()> {
     if node.is_running() { node.kill() } else { Ok(()) }
 }
 

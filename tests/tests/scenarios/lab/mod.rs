@@ -7,6 +7,7 @@
 
 mod clients;
 mod faults;
+mod jepsen;
 mod random;
 mod tail;
 
@@ -28,6 +29,8 @@ use self::random::Random;
 const QUEUE: &str = "queue";
 const OUTPUT: &str = "output";
 const PARTITIONS: i32 = 3;
+/// Milliseconds after which a follower that lags leaves the ISR.
+const LAG_MS: u64 = 6_000;
 /// How long a fault lasts.
 const FAULT_TIME: Duration = Duration::from_secs(5);
 /// How long the cluster may take after a fault until every partition takes writes and every replica is in sync.
@@ -42,7 +45,7 @@ struct Round {
     faults: Vec<Fault>,
 }
 
-/// What the default run can afford: one fault of each sort.
+/// What the default run can afford: one fault of each sort. JEP-02, JEP-03 and JEP-04 in short.
 #[test]
 fn one_fault_of_each_sort() {
     let chosen = std::env::var("ZURAU_LAB_FAULTS").unwrap_or_default();
@@ -105,6 +108,24 @@ fn lab(name: &str, body: impl FnOnce(&TestDirectory) -> Result<()>) {
 
 /// Runs the rounds one after another on one cluster, and judges all of it.
 fn run(directory: &TestDirectory, rounds: &[Round]) -> Result<()> {
+    let seed = rounds.first().map_or(1, |round| round.seed);
+    with_lab(directory, seed, |lab, clients| {
+        for round in rounds {
+            let begun = Instant::now();
+            lab.random = Random::new(round.seed);
+            play(lab, clients, round).with_context(|| format!("{round:?}"))?;
+            eprintln!("{round:?}: over after {:?}", begun.elapsed());
+        }
+        Ok(())
+    })
+}
+
+/// A cluster with clients at work; what they saw is judged in the end.
+fn with_lab(
+    directory: &TestDirectory,
+    seed: u64,
+    body: impl FnOnce(&mut Lab, &mut Clients) -> Result<()>,
+) -> Result<()> {
     // Dropped last: processes end first, then disks, then the network.
     let mut network = Network::start(directory.path())?;
     let disks = Disks::mount(directory.path(), 4)?;
@@ -117,22 +138,15 @@ fn run(directory: &TestDirectory, rounds: &[Round]) -> Result<()> {
         .set("transaction.state.log.num.partitions", 3)
         .set("log.dirs.space.soft.min.bytes", 8 << 20)
         .set("log.dirs.space.hard.min.bytes", 4 << 20)
-        .set("replica.lag.time.max.ms", 6000)
+        .set("replica.lag.time.max.ms", LAG_MS)
         .start_on(&mut network, directory.path())?;
     for topic in [QUEUE, OUTPUT] {
         cluster.create_topic(topic, &["[1,2,3]", "[2,3,4]", "[3,4,1]"])?;
     }
-    let seed = rounds.first().map_or(1, |round| round.seed);
     let mut lab = Lab { network, disks, cluster, random: Random::new(seed) };
     let mut clients = Clients::start(&lab.cluster, directory, seed)?;
     clients.wait_for_progress(RECOVERY_LIMIT).context("before any fault")?;
-
-    for round in rounds {
-        let begun = Instant::now();
-        lab.random = Random::new(round.seed);
-        play(&mut lab, &mut clients, round).with_context(|| format!("{round:?}"))?;
-        eprintln!("{round:?}: over after {:?}", begun.elapsed());
-    }
+    body(&mut lab, &mut clients)?;
     conclude(&mut lab, clients, directory, seed)
 }
 
@@ -141,6 +155,11 @@ fn play(lab: &mut Lab, clients: &mut Clients, round: &Round) -> Result<()> {
         fault.begin(lab).with_context(|| format!("beginning {fault:?}"))?;
     }
     clients.keep_running(FAULT_TIME)?;
+    recover(lab, clients)
+}
+
+/// Ends every fault, and waits until all is well again.
+fn recover(lab: &mut Lab, clients: &mut Clients) -> Result<()> {
     faults::heal(lab)?;
     wait_for_recovery(&lab.cluster)?;
     clients.wait_for_progress(RECOVERY_LIMIT)
