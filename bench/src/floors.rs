@@ -6,14 +6,14 @@ use std::time::Instant;
 use anyhow::Result;
 use zurau_tests::machine;
 
-use crate::report::{Report, milliseconds};
+use crate::report::{Bar, Floor, Report, milliseconds};
 
 /// Rates in MB/s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floors {
-    pub(crate) loopback: f64,
+    loopback: f64,
     /// One flow over loopback that is appended to a file.
-    pub(crate) receive_and_append: f64,
+    receive_and_append: f64,
 }
 
 /// How much to move for each of them.
@@ -26,6 +26,14 @@ pub(crate) struct Effort {
 }
 
 impl Floors {
+    pub(crate) fn loopback(&self, bar: Option<Bar>) -> Floor<'static> {
+        Floor { name: "loopback", megabytes_per_second: self.loopback, bar }
+    }
+
+    pub(crate) fn receive_and_append(&self, bar: Option<Bar>) -> Floor<'static> {
+        Floor { name: "receive and append", megabytes_per_second: self.receive_and_append, bar }
+    }
+
     /// # Errors
     /// The loopback or the directory does not work.
     pub(crate) fn measure(report: &mut Report, directory: &Path, effort: Effort) -> Result<Self> {

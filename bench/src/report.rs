@@ -40,6 +40,14 @@ impl Bar {
     }
 }
 
+/// What the machine can do at best, and which share of it in percent is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floor<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) megabytes_per_second: f64,
+    pub(crate) bar: Option<Bar>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// Put before the name of each row that is added.
@@ -64,10 +72,11 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Adds a rate in MB/s, and what share of a floor of the machine it is, in percent; the bar is on the share.
-    pub(crate) fn add_share(&mut self, name: &str, value: f64, floor: (&str, f64), bar: Option<Bar>) {
-        self.add(name, value, "MB/s", None);
-        self.add(format!("{name}, share of {}", floor.0), value / floor.1 * 100.0, "%", bar);
+    /// Adds a rate in MB/s, and what share of a floor of the machine it is.
+    pub(crate) fn add_rate(&mut self, name: &str, value: f64, bar: Option<Bar>, floor: Floor<'_>) {
+        self.add(name, value, "MB/s", bar);
+        let share = value / floor.megabytes_per_second * 100.0;
+        self.add(format!("{name}, share of {}", floor.name), share, "%", floor.bar);
     }
 
     /// Percentiles, in milliseconds.
@@ -130,7 +139,8 @@ mod tests {
         let mut report = Report::default();
         report.add("alone", 1.0, "s", None);
         report.begin("W1");
-        report.add_share("in", 50.0, ("append", 200.0), Some(Bar::Above(60.0)));
+        let floor = Floor { name: "append", megabytes_per_second: 200.0, bar: Some(Bar::Above(60.0)) };
+        report.add_rate("in", 50.0, None, floor);
         report.add_times("ack", &[Duration::from_millis(5)], Some(Bar::Below(8.0)));
         let value = |name| report.rows.iter().find(|row| row.name == name).map(|row| row.value);
         assert_eq!(value("alone"), Some(1.0));

@@ -7,15 +7,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
-use kafka_protocol::messages::{CreateTopicsRequest, DeleteTopicsRequest};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, CreateTopicsRequest, DeleteTopicsRequest};
 use kafka_protocol::protocol::StrBytes;
-use zurau_tests::kafka::{KafkaClient, topic_name};
+use zurau_tests::kafka::{
+    Connection, FETCH_VERSION, KafkaClient, LIST_OFFSETS_VERSION, METADATA_VERSION, PRODUCE_VERSION,
+    topic_name,
+};
 use zurau_tests::process::{cpu_time, resident_bytes};
 use zurau_tests::{Cluster, ZooKeeperKind, eventually};
 
 /// How long anything may take that is not measured.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Longer than any stall of an overloaded machine, so that no broker loses its session.
 const SESSION_TIMEOUT_MS: u32 = 18_000;
 /// So much that is not yet written to disk disturbs nobody.
@@ -104,6 +108,37 @@ impl Target {
     }
 }
 
+/// What every workload speaks: key, name and version.
+const SPOKEN: [(ApiKey, i16); 5] = [
+    (ApiKey::Produce, PRODUCE_VERSION),
+    (ApiKey::Fetch, FETCH_VERSION),
+    (ApiKey::ListOffsets, LIST_OFFSETS_VERSION),
+    (ApiKey::Metadata, METADATA_VERSION),
+    (ApiKey::CreateTopics, CREATE_TOPICS_VERSION),
+];
+pub(crate) const CREATE_TOPICS_VERSION: i16 = 7;
+
+/// Whether a broker speaks what the workloads need.
+///
+/// # Errors
+/// It cannot be reached, or a version that is needed is not among its own.
+pub(crate) fn check_versions(bootstrap: &str) -> Result<()> {
+    let address = bootstrap.split(',').next().unwrap_or_default();
+    let answer = Connection::open(address)?.call(0, &ApiVersionsRequest::default())?;
+    let missing = missing_versions(&answer.api_keys);
+    ensure!(missing.is_empty(), "{address} does not speak {}", missing.join(", "));
+    Ok(())
+}
+
+fn missing_versions(spoken: &[ApiVersion]) -> Vec<String> {
+    let is_spoken = |(key, version): &(ApiKey, i16)| {
+        let found = spoken.iter().find(|api| api.api_key == *key as i16);
+        found.is_some_and(|api| (api.min_version..=api.max_version).contains(version))
+    };
+    let missing = SPOKEN.iter().filter(|wanted| !is_spoken(wanted));
+    missing.map(|(key, version)| format!("{key:?} version {version}")).collect()
+}
+
 impl System {
     pub(crate) fn client(&self) -> KafkaClient {
         KafkaClient::new(&self.bootstrap)
@@ -151,7 +186,7 @@ impl System {
         let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(60_000);
         let mut client = self.client();
         let address = client.any_address()?;
-        let answer = client.call(&address, 7, &request)?;
+        let answer = client.call(&address, CREATE_TOPICS_VERSION, &request)?;
         let found = answer.topics.first().context("the answer names no topic")?;
         ensure!(
             found.error_code == 0,
@@ -315,6 +350,20 @@ mod tests {
         let stat = "cpu  10 1 5 100 4 0 2 3 7 0\ncpu0 1 1 1 1 1 1 1 1\n";
         assert_eq!(processor_times(stat).unwrap(), (125, 104));
         assert!(processor_times("intr 5\n").is_err());
+    }
+
+    #[test]
+    fn versions_that_a_broker_does_not_speak_are_named() {
+        let api = |(key, version): (ApiKey, i16)| {
+            ApiVersion::default().with_api_key(key as i16).with_min_version(0).with_max_version(version)
+        };
+        let mut spoken: Vec<ApiVersion> = SPOKEN.map(api).into();
+        assert!(missing_versions(&spoken).is_empty());
+        spoken[0].max_version -= 1;
+        spoken[1].min_version = FETCH_VERSION + 1;
+        spoken.pop();
+        let missing = missing_versions(&spoken);
+        assert_eq!(missing, ["Produce version 9", "Fetch version 12", "CreateTopics version 7"]);
     }
 
     #[test]

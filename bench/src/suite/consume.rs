@@ -50,14 +50,10 @@ fn hot(context: &mut Context<'_>) -> Result<()> {
     let ledger = write(&system, &topic, 1, time)?;
     for count in [1, 4, 8] {
         let (rate, cpu) = read_hot(&system, &topic, &ends(&ledger), count, context.scale.full)?;
-        let name = format!("{count} hot consumers");
+        let name = format!("{count} hot consumer{}", if count == 1 { "" } else { "s" });
         let report = &mut *context.report;
-        if count == 1 {
-            let floor = ("loopback", context.floors.loopback);
-            report.add_share("1 hot consumer", rate, floor, Some(Bar::Above(BAR_SHARE)));
-        } else {
-            report.add(&name, rate, "MB/s", None);
-        }
+        let floor = context.floors.loopback((count == 1).then_some(Bar::Above(BAR_SHARE)));
+        report.add_rate(&name, rate, None, floor);
         if let Some(cpu) = cpu {
             let bar = (count == 1).then_some(Bar::Below(BAR_CPU));
             report.add(format!("{name}: CPU of the broker per GB out"), cpu, "s/GB", bar);

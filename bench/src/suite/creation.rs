@@ -11,7 +11,7 @@ use zurau_tests::zookeeper::four_letters;
 
 use super::Context;
 use super::probe::Probe;
-use crate::system::{PATIENCE, System};
+use crate::system::{CREATE_TOPICS_VERSION, PATIENCE, System};
 
 /// Topics of one request.
 const AT_ONCE: usize = 100;
@@ -46,7 +46,7 @@ fn by_api(context: &mut Context<'_>, count: usize) -> Result<()> {
         let request = CreateTopicsRequest::default()
             .with_topics(some.iter().map(topic).collect())
             .with_timeout_ms(60_000);
-        let answer = client.call(&address, 7, &request)?;
+        let answer = client.call(&address, CREATE_TOPICS_VERSION, &request)?;
         let refused = answer.topics.iter().find(|topic| topic.error_code != 0);
         ensure!(refused.is_none(), "creating topics: {refused:?}");
     }

@@ -23,7 +23,7 @@ use zurau_tests::ZooKeeperKind;
 use crate::floors::{Effort, Floors};
 use crate::report::Report;
 use crate::summary::Summary;
-use crate::system::{Keys, System, Target, busy, settle};
+use crate::system::{Keys, System, Target, busy, check_versions, settle};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ZooKeeper {
@@ -31,6 +31,20 @@ enum ZooKeeper {
     Auto,
     Apache,
     InProcess,
+}
+
+impl ZooKeeper {
+    fn kind(self) -> Result<ZooKeeperKind> {
+        let kind = match self {
+            Self::InProcess => ZooKeeperKind::InProcess,
+            Self::Auto if ZooKeeperKind::Real.missing().is_some() => ZooKeeperKind::InProcess,
+            Self::Auto | Self::Apache => ZooKeeperKind::Real,
+        };
+        match kind.missing() {
+            Some(why) => bail!("{why}"),
+            None => Ok(kind),
+        }
+    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -202,13 +216,9 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     let compares = arguments.against.is_some();
     let rounds = arguments.rounds.unwrap_or(if compares { 2 } else { 1 });
     ensure!(rounds > 0, "--rounds must be at least 1");
-    let zookeeper = match arguments.zookeeper {
-        ZooKeeper::InProcess => ZooKeeperKind::InProcess,
-        ZooKeeper::Auto if ZooKeeperKind::Real.missing().is_some() => ZooKeeperKind::InProcess,
-        ZooKeeper::Auto | ZooKeeper::Apache => ZooKeeperKind::Real,
-    };
-    if let Some(why) = zookeeper.missing() {
-        bail!("{why}");
+    let zookeeper = arguments.zookeeper.kind()?;
+    if let Some(bootstrap) = &arguments.against {
+        check_versions(bootstrap)?;
     }
     let directory = match &arguments.data {
         Some(parent) => tempfile::tempdir_in(parent),
@@ -228,6 +238,7 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     machine.add("busy before the run", busy(Duration::from_secs(1))?, "% of all cores", None);
     let floors = Floors::measure(&mut machine, directory.path(), scale.effort(arguments.touch_gb))?;
     reports.0.push(machine);
+    let mut failures = Vec::new();
     for workload in workloads {
         for is_other in turns(rounds, compares) {
             let target = if is_other { theirs.as_ref().unwrap_or(&ours) } else { &ours };
@@ -239,7 +250,12 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
             let mut report = Report::default();
             report.begin(workload.name);
             let mut context = Context { report: &mut report, target, floors, scale };
-            (workload.run)(&mut context).with_context(|| workload.name)?;
+            // What was measured before a failure, and the other workloads, are told all the same.
+            if let Err(error) = (workload.run)(&mut context) {
+                let failure = format!("{}{whose}: {error:#}", workload.name);
+                eprintln!("FAILED {failure}");
+                failures.push(failure);
+            }
             if is_other { reports.1.push(report) } else { reports.0.push(report) }
         }
     }
@@ -252,13 +268,14 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
         "zookeeper": format!("{zookeeper:?}"), "rounds": rounds, "against": arguments.against,
         "warm_up_and_seconds_full": [scale.full.0.as_secs_f64(), scale.full.1.as_secs_f64()],
         "warm_up_and_seconds_paced": [scale.paced.0.as_secs_f64(), scale.paced.1.as_secs_f64()],
-        "smoke": arguments.smoke, "version": env!("CARGO_PKG_VERSION"),
+        "failures": failures, "smoke": arguments.smoke, "version": env!("CARGO_PKG_VERSION"),
         "between_workloads": "fresh directories; data removed, sync, then dirty pages below 64 MiB",
     });
     let (ours, theirs) = &reports;
     let summary = Summary::new(&ours.iter().collect::<Vec<_>>(), &theirs.iter().collect::<Vec<_>>());
     summary.write(&arguments.output, &settings)?;
     println!("\nwritten to {}", arguments.output.display());
+    ensure!(failures.is_empty(), "failed:\n{}", failures.join("\n"));
     let missed = summary.missed();
     if !missed.is_empty() && !arguments.smoke {
         bail!("missed:\n{}", missed.join("\n"));

@@ -112,13 +112,8 @@ fn one_shape(context: &mut Context<'_>, shape: Shape) -> Result<Loaded> {
     let name = shape.name();
     let report = &mut *context.report;
     let rate = loaded.megabytes_per_second;
-    if shape.is(1) {
-        let floor = ("receive and append", context.floors.receive_and_append);
-        report.add_share(&name, rate, floor, Some(Bar::Above(BAR_SHARE)));
-    } else {
-        let bar = shape.is(3).then_some(Bar::Above(BAR_MEGABYTES));
-        report.add(&name, rate, "MB/s", bar);
-    }
+    let floor = context.floors.receive_and_append(shape.is(1).then_some(Bar::Above(BAR_SHARE)));
+    report.add_rate(&name, rate, shape.is(3).then_some(Bar::Above(BAR_MEGABYTES)), floor);
     if shape.record_bytes < 1024 {
         report.add(format!("{name}: records"), loaded.tally.rate(), "/s", None);
     }
@@ -182,7 +177,7 @@ pub(super) fn synced(context: &mut Context<'_>) -> Result<()> {
         (plan.warm_up, plan.time) = context.scale.full;
         let loaded = load(&system, &plan)?;
         let report = &mut *context.report;
-        report.add(name, loaded.megabytes_per_second, "MB/s", None);
+        report.add_rate(name, loaded.megabytes_per_second, None, context.floors.receive_and_append(None));
         report.add_latencies(&format!("{name}: request"), &loaded.tally.latencies, None);
         report.add(format!("{name}: records verified"), loaded.verified as f64, "", None);
         rates.push(loaded.megabytes_per_second);
@@ -211,7 +206,7 @@ pub(super) fn guarantees(context: &mut Context<'_>) -> Result<()> {
         let loaded = load(&system, &plan)?;
         let rate = loaded.megabytes_per_second;
         let report = &mut *context.report;
-        report.add(name, rate, "MB/s", None);
+        report.add_rate(name, rate, None, context.floors.receive_and_append(None));
         match plain {
             None => plain = Some(rate),
             Some(plain) => report.add(format!("{name}: overhead"), (1.0 - rate / plain) * 100.0, "%", None),
