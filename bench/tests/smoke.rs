@@ -14,17 +14,18 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Runs the suite; its JSON.
 fn suite(output: &Path, arguments: &[&str]) -> Value {
     // Builds what the suite starts.
-    programs::binary("zurau-broker").unwrap();
+    programs::binary("zurau-broker").expect("the programs are built");
     let ran = Command::new(env!("CARGO_BIN_EXE_zurau-bench"))
         .args(["suite", "--smoke", "--zookeeper", "in-process", "--output"])
         .arg(output)
         .args(arguments)
         .env("ZURAU_BINARIES_ARE_BUILT", "1")
         .output()
-        .unwrap();
+        .expect("the bench can be started");
     let text = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{text}\n{}", String::from_utf8_lossy(&ran.stderr));
-    serde_json::from_str(&std::fs::read_to_string(output.join("bench.json")).unwrap()).unwrap()
+    let json = std::fs::read_to_string(output.join("bench.json")).expect("bench.json is written");
+    serde_json::from_str(&json).expect("bench.json is JSON")
 }
 
 #[test]
