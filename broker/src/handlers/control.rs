@@ -39,7 +39,7 @@ pub(super) fn start_update_metadata(call: Call) -> Starting {
     })
 }
 
-fn told(call: &Call, answered: Answered<impl Encodable>) -> Answer {
+fn told(call: &Call, answered: Answered<impl Encodable + 'static>) -> Answer {
     match answered {
         Answered::Answer(response) => call.reply().now(&response),
         Answered::Close => Answer::Close(format!(
@@ -52,7 +52,7 @@ fn told(call: &Call, answered: Answered<impl Encodable>) -> Answer {
 /// The refusal of an older version, in its shape.
 pub(super) fn refuse_version<R: Request>(call: Call) -> Starting
 where
-    R::Response: Refusable,
+    R::Response: Refusable + 'static,
 {
     call.now(|_, _: R| R::Response::unsupported())
 }

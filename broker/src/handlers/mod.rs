@@ -199,6 +199,7 @@ impl Call {
     /// How the answer will be framed; small, so that a later answer need not keep the request.
     pub(crate) fn reply(&self) -> Reply {
         Reply {
+            context: Arc::clone(&self.context),
             api_key: self.frame.api_key,
             api_version: self.frame.api_version,
             correlation_id: self.frame.correlation_id,
@@ -206,7 +207,10 @@ impl Call {
     }
 
     /// Answers at once.
-    pub(crate) fn now<R: Request>(self, answer: impl FnOnce(&Self, R) -> R::Response) -> Starting {
+    pub(crate) fn now<R: Request<Response: 'static>>(
+        self,
+        answer: impl FnOnce(&Self, R) -> R::Response,
+    ) -> Starting {
         let answer = match self.decode::<R>() {
             Ok(request) => self.reply().now(&answer(&self, request)),
             Err(refused) => refused,
@@ -217,7 +221,7 @@ impl Call {
     /// Answers when the future is done; the next request of the connection starts meanwhile.
     pub(crate) fn later<R, F>(self, answer: impl FnOnce(Self, R) -> F) -> Starting
     where
-        R: Request,
+        R: Request<Response: 'static>,
         F: Future<Output = R::Response> + Send + 'static,
     {
         let answer = match self.decode::<R>() {
@@ -230,7 +234,7 @@ impl Call {
     /// The answer that a future comes to.
     pub(crate) fn pend<A, F>(self, answer: impl FnOnce(Self) -> F) -> Answer
     where
-        A: Encodable,
+        A: Encodable + 'static,
         F: Future<Output = A> + Send + 'static,
     {
         let (reply, connection) = (self.reply(), self.connection.clone());
@@ -245,8 +249,8 @@ pub(crate) fn ready(answer: Answer) -> Starting {
 }
 
 /// What an answer repeats of its request.
-#[derive(Debug, Clone, Copy)]
 pub(crate) struct Reply {
+    context: Arc<BrokerContext>,
     pub(crate) api_key: i16,
     pub(crate) api_version: i16,
     pub(crate) correlation_id: i32,
@@ -255,7 +259,8 @@ pub(crate) struct Reply {
 impl Reply {
     /// The framed answer; `None` if a field holds what the version cannot carry. That is our bug: it is logged, and
     /// the caller closes the connection rather than leave the client waiting.
-    pub(crate) fn frame(self, response: &impl Encodable) -> Option<Frame> {
+    pub(crate) fn frame(&self, response: &(impl Encodable + 'static)) -> Option<Frame> {
+        self.context.shared.metrics.requests.record_errors(self.api_key, response);
         match encode_response(self.api_key, self.api_version, self.correlation_id, response) {
             Ok(frame) => Some(frame.into()),
             Err(error) => {
@@ -266,7 +271,11 @@ impl Reply {
     }
 
     /// The framed answer of [`Answer::Later`]; one that cannot be encoded closes the connection.
-    pub(crate) fn later(self, response: &impl Encodable, connection: &Connection) -> Option<Frame> {
+    pub(crate) fn later(
+        self,
+        response: &(impl Encodable + 'static),
+        connection: &Connection,
+    ) -> Option<Frame> {
         let frame = self.frame(response);
         if frame.is_none() {
             connection.closer.cancel();
@@ -274,7 +283,7 @@ impl Reply {
         frame
     }
 
-    pub(crate) fn now(self, response: &impl Encodable) -> Answer {
+    pub(crate) fn now(&self, response: &(impl Encodable + 'static)) -> Answer {
         self.frame(response).map_or_else(
             || Answer::Close(format!("the answer to API {} cannot be encoded", self.api_key)),
             Answer::Now,
@@ -288,12 +297,16 @@ pub(crate) mod tests {
     use kafka_protocol::protocol::Message as _;
 
     use super::*;
+    use crate::metrics::each_code;
 
     /// Encodes the response in every version of its API and checks that a client decodes what the broker meant.
-    pub(crate) fn assert_every_version_encodes<R: Request>(response: impl Fn(i16) -> R::Response) {
+    pub(crate) fn assert_every_version_encodes<R: Request<Response: 'static>>(
+        response: impl Fn(i16) -> R::Response,
+    ) {
         let api = find(R::KEY).expect("the API is in the table");
         for version in api.version_min..=api.version_max {
             let mut bytes = BytesMut::new();
+            assert!(each_code(&response(version), |_| {}), "the errors of {:?} are not counted", api.key);
             response(version)
                 .encode(&mut bytes, version)
                 .unwrap_or_else(|error| panic!("{:?} v{version}: {error}", api.key));

@@ -2,6 +2,7 @@
 //! counters, an API's place in the table is its key. Everything else that `/metrics` shows is derived from the state
 //! at the moment when somebody asks (`page`).
 
+mod errors;
 mod groups;
 mod page;
 mod partitions;
@@ -11,6 +12,8 @@ mod topics;
 
 use zurau_common::http::instruments::{Counter, Timer};
 
+#[cfg(test)]
+pub(crate) use errors::each_code;
 pub(crate) use page::write as write_page;
 use remote_ends::RemoteEnds;
 pub(crate) use remote_ends::run as watch_remote_ends;

@@ -144,8 +144,10 @@ fn fetchers(context: &BrokerContext, page: &mut Exposition) {
     let help = "Records that the most distant follower here is behind its leader's high watermark.";
     let mut family = page.family("kafka_server_replicafetchermanager_maxlag", Kind::Gauge, help);
     family.sample(&[("clientid", "Replica")], observed.lag_max);
-    let help = "Followed partitions whose leader refused the last fetch.";
-    page.gauge("zurau_replicafetcher_backing_off_partitions", help, observed.backing_off);
+    let help = "Followed partitions that are not fetched for now, because their last fetch failed.";
+    let mut family =
+        page.family("kafka_server_replicafetchermanager_failedpartitionscount", Kind::Gauge, help);
+    family.sample(&[("clientid", "Replica")], observed.backing_off);
 }
 
 fn logs(context: &BrokerContext, page: &mut Exposition) {

@@ -1,10 +1,15 @@
 //! RequestMetrics: how many requests of each API and version, and where their time went.
 
+use std::any::Any;
+use std::collections::BTreeMap;
+
 use kafka_protocol::messages::ApiKey;
+use parking_lot::Mutex;
 use zurau_common::http::exposition::{Exposition, Kind};
 use zurau_common::http::instruments::{Counter, Timer};
 use zurau_common::wire::server::Answered;
 
+use super::errors;
 use crate::handlers::APIS;
 
 /// One API.
@@ -19,6 +24,8 @@ struct ApiMetrics {
     local: Timer,
     remote: Timer,
     send: Timer,
+    /// By code; without success.
+    errors: Mutex<BTreeMap<i16, u64>>,
 }
 
 /// All served APIs.
@@ -41,6 +48,7 @@ impl Default for RequestMetrics {
             local: Timer::default(),
             remote: Timer::default(),
             send: Timer::default(),
+            errors: Mutex::default(),
         });
         Self { apis: apis.collect(), unsupported: Counter::default() }
     }
@@ -66,6 +74,21 @@ impl RequestMetrics {
         api.send.record(answered.sent);
     }
 
+    /// Counts the error codes in an answer.
+    pub(crate) fn record_errors(&self, api_key: i16, answer: &dyn Any) {
+        let known = errors::each_code(answer, |code| self.record_error(api_key, code));
+        debug_assert!(known, "the errors of API {api_key} are not counted");
+    }
+
+    pub(crate) fn record_error(&self, api_key: i16, code: i16) {
+        if code == 0 {
+            return;
+        }
+        if let Ok(index) = self.apis.binary_search_by_key(&api_key, |api| api.key as i16) {
+            *self.apis[index].errors.lock().entry(code).or_default() += 1;
+        }
+    }
+
     /// APIs that were never asked have no series.
     pub(super) fn write(&self, page: &mut Exposition) {
         let asked = || self.apis.iter().filter(|api| api.total.count() != 0);
@@ -77,6 +100,14 @@ impl RequestMetrics {
                 (api.version_min..).zip(&api.requests).filter(|(_, one)| one.get() != 0)
             {
                 family.sample(&[("request", &name), ("version", &version.to_string())], requests.get());
+            }
+        }
+        let help = "Error codes in answers, by API; one answer may hold many.";
+        let mut family = page.family("kafka_network_requestmetrics_errors_total", Kind::Counter, help);
+        for api in asked() {
+            for (code, count) in &*api.errors.lock() {
+                let labels = [("request", &*format!("{:?}", api.key)), ("error", &*errors::name(*code))];
+                family.sample(&labels, *count);
             }
         }
         let help = "Bytes of requests, by API.";
@@ -110,6 +141,9 @@ impl RequestMetrics {
 mod tests {
     use std::time::Duration;
 
+    use kafka_protocol::messages::ProduceResponse;
+    use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+
     use super::*;
 
     #[test]
@@ -126,6 +160,9 @@ mod tests {
         for (key, version) in [(0, 9), (0, 9), (0, 3), (18, 4), (0, 99), (999, 0), (-1, -1), (0, i16::MIN)] {
             metrics.record(&answered(key, version));
         }
+        let partitions = [0, 6, 6].map(|code| PartitionProduceResponse::default().with_error_code(code));
+        let topic = TopicProduceResponse::default().with_partition_responses(partitions.to_vec());
+        metrics.record_errors(0, &ProduceResponse::default().with_responses(vec![topic]));
         let mut page = Exposition::default();
         metrics.write(&mut page);
         let text = page.into_text();
@@ -133,6 +170,7 @@ mod tests {
             "kafka_network_requestmetrics_requests_total{request=\"Produce\",version=\"9\"} 2",
             "kafka_network_requestmetrics_requests_total{request=\"Produce\",version=\"3\"} 1",
             "kafka_network_requestmetrics_requests_total{request=\"ApiVersions\",version=\"4\"} 1",
+            "kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NOT_LEADER_OR_FOLLOWER\"} 2",
             "kafka_network_requestmetrics_requestbytes_total{request=\"Produce\"} 30",
             "kafka_network_requestmetrics_totaltimems_sum{request=\"Produce\"} 18",
             "kafka_network_requestmetrics_remotetimems_count{request=\"Produce\"} 3",

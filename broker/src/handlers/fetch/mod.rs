@@ -62,6 +62,7 @@ fn begin(call: Call, request: &FetchRequest) -> Answer {
     let reply = call.reply();
     match call.context.fetch_sessions.begin(session, call.context.shared.now_ms()) {
         Err(rejection) => {
+            call.context.shared.metrics.requests.record_error(reply.api_key, rejection.code());
             let answer = FetchAnswer {
                 error_code: rejection.code(),
                 session_id: NO_SESSION,
@@ -331,6 +332,8 @@ impl Job {
             let answer = match finished {
                 Ok(answer) => answer,
                 Err(rejection) => {
+                    let requests = &self.context.shared.metrics.requests;
+                    requests.record_error(self.reply.api_key, rejection.code());
                     let mut refused = PartitionAnswer::refused(key.partition, rejection.code());
                     if LEADER_HINTS_FROM <= version {
                         refused.current_leader = hints.leader(rejection, &key.topic, key.partition);
