@@ -7,7 +7,7 @@
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use zurau_common::rejection::Rejection;
 
-use super::group_words::text;
+use super::group_words::{STORED_TEXT_BYTES_MAX, text};
 use super::transaction_words::{in_version, producer};
 use super::{Call, Starting};
 use crate::context::BrokerContext;
@@ -26,6 +26,7 @@ pub(super) fn start(call: Call) -> Starting {
 async fn initialize(context: &BrokerContext, request: &InitProducerIdRequest) -> Result<Producer, Rejection> {
     let expected = expected(request)?;
     match &request.transactional_id {
+        Some(id) if STORED_TEXT_BYTES_MAX < id.len() => Err(Rejection::InvalidRequest),
         Some(id) => {
             let timeout_ms = request.transaction_timeout_ms;
             let request = InitRequest { timeout_ms, expected, fresh_producer_id: None };

@@ -12,7 +12,8 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{
-    ConsumerGroupDescribeRequest, FindCoordinatorRequest, GroupId, JoinGroupRequest, OffsetCommitRequest,
+    ConsumerGroupDescribeRequest, FindCoordinatorRequest, GroupId, InitProducerIdRequest, JoinGroupRequest,
+    OffsetCommitRequest, TransactionalId,
 };
 use kafka_protocol::protocol::StrBytes;
 use zurau_tests::clients::{RunningScript, python_missing};
@@ -342,7 +343,7 @@ fn ids_too_long_to_be_stored(client: &mut KafkaClient, address: &str) -> Result<
     let partition = OffsetCommitRequestPartition::default().with_committed_metadata(None);
     let topic =
         OffsetCommitRequestTopic::default().with_name(topic_name("t")).with_partitions(vec![partition]);
-    let commit = OffsetCommitRequest::default().with_group_id(GroupId(long)).with_topics(vec![topic]);
+    let commit = OffsetCommitRequest::default().with_group_id(GroupId(long.clone())).with_topics(vec![topic]);
     for (name, request, code) in [
         ("group", of_long_group, INVALID_GROUP_ID),
         ("instance", of_long_instance, INVALID_REQUEST),
@@ -354,5 +355,10 @@ fn ids_too_long_to_be_stored(client: &mut KafkaClient, address: &str) -> Result<
     let answer = client.call(address, 8, &commit)?;
     let code = answer.topics[0].partitions[0].error_code;
     ensure!(code == INVALID_GROUP_ID, "a commit of a long group got error {code}");
+    let initialize = InitProducerIdRequest::default()
+        .with_transactional_id(Some(TransactionalId(long)))
+        .with_transaction_timeout_ms(10_000);
+    let code = client.call(address, 4, &initialize)?.error_code;
+    ensure!(code == INVALID_REQUEST, "a long transactional id got error {code}");
     Ok(())
 }

@@ -374,10 +374,14 @@ impl Group {
             return Some(Ok(()));
         }
         let in_transaction = request.transaction.is_some();
-        Some(match consumer.state.members.get(&request.member_id) {
+        let epoch_in =
+            |state: &ConsumerState| state.members.get(&request.member_id).map(|member| member.current.epoch);
+        // A member whose next epoch is on its way into the log has not been told of it.
+        let told = || epoch_in(consumer.committed());
+        Some(match epoch_in(&consumer.state) {
             None => Err(Rejection::UnknownMemberId),
             Some(_) if !in_transaction && !request.knows_member_epochs => Err(Rejection::UnsupportedVersion),
-            Some(member) if member.current.epoch == request.generation => Ok(()),
+            Some(epoch) if epoch == request.generation || told() == Some(request.generation) => Ok(()),
             Some(_) if in_transaction => Err(Rejection::IllegalGeneration),
             Some(_) => Err(Rejection::StaleMemberEpoch),
         })

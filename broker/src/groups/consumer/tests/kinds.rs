@@ -37,6 +37,26 @@ fn offsets_are_for_members_in_their_epoch() {
 }
 
 #[test]
+fn a_member_commits_in_the_epoch_that_it_was_told() {
+    let mut world = world(2);
+    ask(&mut world, join("a"));
+    ask(&mut world, join("b"));
+    ask(&mut world, beat("a", 1));
+    world.commits_at_once = false;
+    let revoked = start(&mut world, owns("a", 1, &[(1, 0)]));
+    let [before, after] = [1, 2].map(|epoch| world.ask(Request::Commit(commit("a", epoch, 5))));
+    let left = start(&mut world, beat("b", -1));
+    while !world.pending.is_empty() {
+        world.report(WriteOutcome::Committed);
+    }
+    assert_eq!(world.answer(revoked), "a e2");
+    assert_eq!([world.answer(before), world.answer(after)], ["commit t-0:ok"; 2]);
+    assert_eq!(world.answer(left), "b e-1");
+    world.commits_at_once = true;
+    assert_eq!(world.commit("a", 1, 6), "commit t-0:StaleMemberEpoch", "it knows better now");
+}
+
+#[test]
 fn groups_with_members_stay_and_others_can_be_deleted() {
     let mut world = world(1);
     ask(&mut world, join("a"));
