@@ -6,7 +6,8 @@ use kafka_protocol::messages::GroupId as WireGroupId;
 use kafka_protocol::protocol::StrBytes;
 use zurau_common::rejection::Rejection;
 
-use crate::groups::GroupId;
+use crate::groups::{CommittedTopic, GroupId};
+use crate::metadata::MetadataImage;
 
 pub(super) fn text(wire: &StrBytes) -> Arc<str> {
     wire.as_str().into()
@@ -36,6 +37,26 @@ pub(super) fn named_group(id: &WireGroupId) -> Result<GroupId, Rejection> {
 /// The id of a group that offsets are stored for.
 pub(super) fn any_group(id: &WireGroupId) -> Result<GroupId, Rejection> {
     if STORED_TEXT_BYTES_MAX < id.len() { Err(Rejection::InvalidGroupId) } else { Ok(text(id)) }
+}
+
+/// What became of each partition of a commit's topic, which is the `index`th of the request. Partitions that do not exist
+/// were not handed to the coordinator; `answer` does not hold them.
+pub(super) fn committed<'a>(
+    answer: &'a Result<Vec<CommittedTopic>, Rejection>,
+    image: &'a MetadataImage,
+    (index, topic): (usize, &'a str),
+    partitions: impl Iterator<Item = i32> + 'a,
+) -> impl Iterator<Item = (i32, Option<Rejection>)> + 'a {
+    let committed = answer.as_ref().ok().and_then(|topics| topics.get(index));
+    let mut outcomes = committed.into_iter().flat_map(|(_, partitions)| partitions);
+    partitions.map(move |number| {
+        let rejection = match answer {
+            _ if image.partition(topic, number).is_none() => Some(Rejection::UnknownTopicOrPartition),
+            Ok(_) => outcomes.next().and_then(|(_, refused)| *refused),
+            Err(rejection) => Some(*rejection),
+        };
+        (number, rejection)
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use kafka_protocol::messages::offset_commit_response::{
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use zurau_common::rejection::Rejection;
 
-use super::group_words::{any_group, optional_text, text};
+use super::group_words::{any_group, committed, optional_text, text};
 use super::{Call, Starting};
 use crate::groups::{CommitRequest, CommittedTopic, OffsetToCommit};
 use crate::metadata::MetadataImage;
@@ -70,21 +70,11 @@ fn respond(
     answer: Result<Vec<CommittedTopic>, Rejection>,
 ) -> OffsetCommitResponse {
     let topics = request.topics.iter().enumerate().map(|(index, topic)| {
-        let committed = answer.as_ref().ok().and_then(|topics| topics.get(index));
-        let mut outcomes = committed.into_iter().flat_map(|(_, partitions)| partitions);
-        let partitions = topic.partitions.iter().map(|partition| {
-            let number = partition.partition_index;
-            let rejection = if image.partition(&topic.name, number).is_none() {
-                Some(Rejection::UnknownTopicOrPartition)
-            } else {
-                match &answer {
-                    Ok(_) => outcomes.next().and_then(|(_, refused)| *refused),
-                    Err(rejection) => Some(*rejection),
-                }
-            };
+        let numbers = topic.partitions.iter().map(|partition| partition.partition_index);
+        let partitions = committed(&answer, image, (index, &topic.name), numbers).map(|(number, refused)| {
             OffsetCommitResponsePartition::default()
                 .with_partition_index(number)
-                .with_error_code(rejection.map_or(0, Rejection::code))
+                .with_error_code(refused.map_or(0, Rejection::code))
         });
         OffsetCommitResponseTopic::default()
             .with_name(topic.name.clone())

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
-use super::group_words::{any_group, optional_text, text};
+use super::group_words::{any_group, committed, optional_text, text};
 use super::transactional::{Opening, WAIT_MAX, verify};
 use super::{Call, Starting};
 use crate::coordinator::Producer;
@@ -115,21 +115,11 @@ fn respond(
         other => other,
     };
     let topics = request.topics.iter().enumerate().map(|(index, topic)| {
-        let committed = answer.as_ref().ok().and_then(|topics| topics.get(index));
-        let mut outcomes = committed.into_iter().flat_map(|(_, partitions)| partitions);
-        let partitions = topic.partitions.iter().map(|partition| {
-            let number = partition.partition_index;
-            let rejection = if image.partition(&topic.name, number).is_none() {
-                Some(Rejection::UnknownTopicOrPartition)
-            } else {
-                match &answer {
-                    Ok(_) => outcomes.next().and_then(|(_, refused)| *refused),
-                    Err(rejection) => Some(*rejection),
-                }
-            };
+        let numbers = topic.partitions.iter().map(|partition| partition.partition_index);
+        let partitions = committed(&answer, image, (index, &topic.name), numbers).map(|(number, refused)| {
             TxnOffsetCommitResponsePartition::default()
                 .with_partition_index(number)
-                .with_error_code(rejection.map(told).map_or(0, Rejection::code))
+                .with_error_code(refused.map(told).map_or(0, Rejection::code))
         });
         TxnOffsetCommitResponseTopic::default()
             .with_name(topic.name.clone())
