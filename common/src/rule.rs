@@ -56,6 +56,8 @@ rules! {
     BounceIsSeen;
     /// A change that is stored already is confirmed to the leader that asks again, not refused.
     RetryIsRecognised;
+    /// L2: a leader that cannot know what became of its proposals gets the version moved.
+    ClearUpIsStored;
     /// A question or a fetch in another epoch is refused (KIP-320).
     EpochOfReads;
     /// F1: an election is decided from the ISR that is stored.
@@ -66,12 +68,16 @@ rules! {
     RegistrationOfFetch;
     /// F4: a write belongs to an incarnation that exists.
     IncarnationExists;
+    /// F4: a partition is marked as started by the ISR of its own incarnation.
+    StartedByIsr;
     /// F5: no broker leads an epoch twice.
     EpochLedOnce;
     /// F6: who resigns deletes no successor's `leader`.
     ResignInOwnEpoch;
     /// F7, N4: a partition that holds records is never begun anew.
     StartedStaysStarted;
+    /// N3, F7: a host that registered while its partition was in error is told of it afterwards.
+    UntoldIsToldLater;
     /// F8: nothing is set aside because a request or a znode does not name it.
     StrayIsProven;
     /// F9: only the incarnation that is named is stopped.
@@ -86,6 +92,8 @@ rules! {
     DirectoryOfMachine;
     /// F12: -1 is no version.
     MinusOneIsNoVersion;
+    /// L1, F4: what the controller wrote and somebody removed at once is not believed in any longer.
+    OwnWriteIsKnown;
     /// L1: after a deaf time everything is read again.
     ReadAfterDeafness;
     /// L2: a proposal whose answer was lost may be stored.
@@ -116,6 +124,10 @@ rules! {
     CertainWithoutLease;
     /// N3: an emptied topic node gets its id back.
     IdIsPutBack;
+    /// N3: the first `state` of an emptied topic may be on its way.
+    FirstStateIsAwaited;
+    /// N3, M8: a topic whose node is emptied keeps no broker in an ISR that it cannot honour.
+    EmptiedTopicIsLeft;
     /// N4: records make a partition a started one.
     RecordsMeanStarted;
     /// N5: a host of this epoch is not told to delete what an earlier one left.
@@ -138,6 +150,10 @@ rules! {
     RegistrationOverFormer;
     /// N14: the epoch of a new controller is above every recorded one.
     EpochAboveTree;
+    /// L2, N14: a new controller epoch whose answer was lost is written again.
+    RaiseIsRepeated;
+    /// N14: a controller whose epoch brokers find too low, although nobody else is in office, goes above it.
+    OutrankedYields;
     /// N15: an ELR that is not told is read.
     MissingElrIsRead;
     /// N16: the recorded target stands in for an assignment that cannot be read.
@@ -166,24 +182,30 @@ mod switch {
     use super::Rule;
 
     thread_local! {
-        static SWITCHED_OFF: Cell<Option<Rule>> = const { Cell::new(None) };
+        /// A bit for each rule.
+        static SWITCHED_OFF: Cell<u128> = const { Cell::new(0) };
     }
 
     /// Whether the rule is in force on this thread.
     #[must_use]
     pub fn holds(rule: Rule) -> bool {
-        SWITCHED_OFF.get() != Some(rule)
+        SWITCHED_OFF.get() & bit(rule) == 0
     }
 
-    /// Does the work without the rule, on this thread.
-    pub fn without<T>(rule: Option<Rule>, work: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Rule>);
+    const fn bit(rule: Rule) -> u128 {
+        1 << rule as u32
+    }
+
+    /// Does the work without these rules, on this thread.
+    pub fn without<T>(rules: &[Rule], work: impl FnOnce() -> T) -> T {
+        struct Restore(u128);
         impl Drop for Restore {
             fn drop(&mut self) {
                 SWITCHED_OFF.set(self.0);
             }
         }
-        let _restore = Restore(SWITCHED_OFF.replace(rule));
+        let off = rules.iter().fold(0, |off, rule| off | bit(*rule));
+        let _restore = Restore(SWITCHED_OFF.replace(off));
         work()
     }
 }

@@ -27,11 +27,12 @@ pub enum Write {
         topic_id: TopicId,
         entry: TopicIdEntry,
     },
-    /// Marks partitions as started.
+    /// Marks partitions as started. `isrs`: those whose ISR says so; it must still exist.
     SetTopicIdEntry {
         topic_id: TopicId,
         version: i32,
         entry: TopicIdEntry,
+        isrs: Vec<TopicPartition>,
     },
     /// Ends an incarnation.
     RemoveTopicIdEntry {

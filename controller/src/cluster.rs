@@ -86,6 +86,11 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
+    /// Whether it has an ISR, or its first leader holds records of it (N4).
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.isr.is_absent() || self.work.had_records
+    }
+
     /// Whether nothing is left to remember.
     fn is_gone(&self) -> bool {
         !self.exists

@@ -62,7 +62,10 @@ pub(crate) fn judge(
     if proposal.partition_epoch > stored.partition_epoch {
         return ReadAgain;
     }
-    if same && holds(Rule::RetryIsRecognised) {
+    // The same over the version that it was decided from is no retry: its leader wants that version to move, so that
+    // nothing of what it proposed earlier can be stored any more (L2).
+    let retried = proposal.partition_epoch < stored.partition_epoch || !holds(Rule::ClearUpIsStored);
+    if same && retried && holds(Rule::RetryIsRecognised) {
         return AlreadyStored;
     }
     if proposal.partition_epoch < stored.partition_epoch && holds(Rule::PartitionVersion) {
@@ -146,7 +149,7 @@ mod tests {
             added: added.iter().map(|id| (BrokerId(*id), BrokerEpoch(10 + i64::from(*id)))).collect(),
         };
         #[rustfmt::skip]
-        let rows: [Row<'_>; 18] = [
+        let rows: [Row<'_>; 19] = [
             // sender  epochs  isr              member  elr           judgement
             (1,       (7, 5),  &[1, 2, 3],      10,     Some(&[]),    store(&[1, 2, 3], &[], &[3])),
             (1,       (7, 5),  &[1],            10,     Some(&[]),    store(&[1], &[], &[])),
@@ -161,6 +164,7 @@ mod tests {
             (1,       (7, 6),  &[1],            10,     Some(&[]),    ReadAgain),
             (1,       (7, 4),  &[1],            10,     Some(&[]),    Refuse(InvalidUpdateVersion)),
             (1,       (7, 4),  &[2, 1],         10,     Some(&[]),    AlreadyStored),
+            (1,       (7, 5),  &[2, 1],         10,     Some(&[]),    store(&[2, 1], &[], &[])),
             (1,       (7, 5),  &[1],            10,     Some(&[3]),   Refuse(InvalidRequest)),
             // a member in another registration, of unknown registration, dead, or no host
             (1,       (7, 5),  &[1, 2, 3],      9,      Some(&[]),    Refuse(IneligibleReplica)),

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 use zurau_common::zk::controller::{ActiveController, encode_cluster_id};
 use zurau_common::zk::op::{MultiError, Node, Op};
@@ -102,6 +102,21 @@ async fn own_node(zookeeper: &ZooKeeper, controller: &Node) -> Result<Look, Fail
 pub(crate) async fn still_in_office(zookeeper: &ZooKeeper) -> Result<bool, ReadError> {
     let node = zookeeper.get(&Znode::Controller.path()).await?;
     Ok(node.is_some_and(|node| node.ephemeral_owner == zookeeper.session_id()))
+}
+
+/// A broker knows a higher epoch than the own. If another controller is in office this one is not any more; else the
+/// epoch is raised, and the office is claimed anew (N14). Returns whether it is still held.
+pub(crate) async fn yield_if_outranked(zookeeper: &ZooKeeper, office: Office) -> Result<bool, ReadError> {
+    if !still_in_office(zookeeper).await? {
+        return Ok(false);
+    }
+    if let Some(ops) = claim::outranked(office) {
+        warn!(epoch = %office.epoch, "brokers know a higher controller epoch: /controller_epoch was set back; raising it");
+        if let Err(error) = zookeeper.multi(&ops).await {
+            debug!("the controller epoch was not raised: {error}");
+        }
+    }
+    still_in_office(zookeeper).await
 }
 
 /// Gives the office up, so that a standby takes over at once.

@@ -44,7 +44,7 @@ mod watches;
 /// The pure cores beside the machine, for the model of the `tests` crate. No part of the controller's interface.
 #[doc(hidden)]
 pub mod cores {
-    pub use crate::claim::{Office, claim, claimed};
+    pub use crate::claim::{Office, claim, claimed, outranked};
     pub use crate::mirror::{Mirror, Reading, broker_paths, partition_paths};
     pub use crate::multi::{operations, zxid_of};
     pub use crate::queue::{BrokerQueue, MetadataChanges, Outgoing};

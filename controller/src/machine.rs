@@ -303,13 +303,19 @@ impl Machine {
     }
 
     fn epoch_raised(&mut self, epoch: ControllerEpoch, outcome: &WriteOutcome) {
-        if matches!(outcome, WriteOutcome::Stored { .. }) {
-            self.epoch = epoch;
-            self.epoch_version += 1;
-            // All states are below it now.
-            self.phase = Phase::Loading;
+        match outcome {
+            WriteOutcome::Stored { .. } => {
+                self.epoch = epoch;
+                self.epoch_version += 1;
+                // All states are below it now.
+                self.phase = Phase::Loading;
+            }
+            // It is written again. If it was stored, the version has moved, and the shell learns from the conflict that
+            // the office has to be claimed anew (L2).
+            WriteOutcome::Unknown if holds(Rule::RaiseIsRepeated) => self.phase = Phase::Loading,
+            // Somebody else wrote the epoch: the shell learns that it is no controller any more.
+            WriteOutcome::Unknown | WriteOutcome::Conflict => {}
         }
-        // Otherwise somebody else wrote the epoch: the shell learns that it is no controller any more.
     }
 
     /// Brokers that host something, and how many of them are registered.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_common::id::{BrokerId, TopicId, TopicName, TopicPartition};
+use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::op::Node;
 use zurau_common::zk::znode::Znode;
 
@@ -59,12 +60,38 @@ impl Key {
     }
 }
 
+/// Znodes that a write may create.
+fn made_by(write: &Write) -> Vec<Znode> {
+    match write {
+        Write::Partition(change) => {
+            let tp = || change.fence.partition.clone();
+            let isr = change.write.isr.as_ref();
+            let made = [
+                change.write.state.is_some().then(|| Znode::State(tp())),
+                isr.map(|_| Znode::Isr(tp())),
+                isr.filter(|isr| !isr.elr.is_empty()).map(|_| Znode::Elr(tp())),
+                change.extra.leaving.is_some().then(|| Znode::Leaving(tp())),
+            ];
+            made.into_iter().flatten().collect()
+        }
+        Write::NameTopic { topic_id, .. } | Write::CreateTopicIdEntry { topic_id, .. } => {
+            vec![Znode::TopicIdEntry(*topic_id)]
+        }
+        Write::PartitionError { partition, .. } => vec![Znode::PartitionError(partition.clone())],
+        Write::ReassignmentError { partition, .. } => vec![Znode::ReassignmentError(partition.clone())],
+        _ => Vec::new(),
+    }
+}
+
 /// A znode's identity and version: czxid tells a znode from another of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     czxid: i64,
     version: i32,
 }
+
+/// Of what the controller has written and not read yet: no znode has it.
+const WRITTEN: Stamp = Stamp { czxid: -1, version: -1 };
 
 /// What is to be read next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +164,10 @@ impl Mirror {
     }
 
     pub fn write_ended(&mut self, write: &Write) {
+        // The machine believes in what it has stored. If that is removed before it was ever read, this must be told.
+        for znode in made_by(write).iter().filter(|_| holds(Rule::OwnWriteIsKnown)) {
+            self.known.entry(znode.path()).or_insert(WRITTEN);
+        }
         for key in Key::all_of(write) {
             if let Some(count) = self.being_written.get_mut(&key) {
                 *count -= 1;
@@ -337,6 +368,25 @@ mod tests {
         mirror.read_everything();
         assert_eq!(mirror.next_reading(), Some(Reading::All));
         assert_eq!(mirror.told(&Reading::All, Vec::new()).len(), 1);
+    }
+
+    #[test]
+    fn a_znode_that_vanishes_before_it_was_ever_read_is_told() {
+        let write = Write::PartitionError {
+            partition: TopicPartition::new("t", 0),
+            text: Some("why".to_owned()),
+            exists: false,
+        };
+        let path = "/brokers/topics/t/0/error".to_owned();
+        let mut mirror = Mirror::default();
+        mirror.write_began(&write);
+        mirror.write_ended(&write);
+        mirror.mark([path.clone()]);
+        let reading = mirror.next_reading().unwrap();
+        assert_eq!(mirror.told(&reading, vec![(path.clone(), None)]).len(), 1);
+        mirror.mark([path.clone()]);
+        let reading = mirror.next_reading().unwrap();
+        assert_eq!(mirror.told(&reading, vec![(path, None)]), Vec::new());
     }
 
     #[test]

@@ -36,7 +36,10 @@ pub fn operations(write: &Write, epoch_version: i32) -> Option<Vec<Op>> {
         Write::CreateTopicIdEntry { topic_id, entry } => {
             ops.push(create(&Znode::TopicIdEntry(*topic_id), entry.encode()));
         }
-        Write::SetTopicIdEntry { topic_id, version, entry } => {
+        Write::SetTopicIdEntry { topic_id, version, entry, isrs } => {
+            // What is remembered of a partition may be of an incarnation that was removed by hand a moment ago.
+            let seen = isrs.iter().filter(|_| holds(Rule::StartedByIsr));
+            ops.extend(seen.map(|tp| Op::CheckExists { path: Znode::Isr(tp.clone()).path() }));
             ops.push(set(&Znode::TopicIdEntry(*topic_id), entry.encode(), *version));
         }
         Write::RemoveTopicIdEntry { topic_id, version } => {
@@ -199,7 +202,7 @@ mod tests {
             Write::NameTopic { topic: topic.clone(), version: 0, topic_id, entry: Some(entry.clone()) },
             Write::NameTopic { topic, version: 0, topic_id, entry: None },
             Write::CreateTopicIdEntry { topic_id, entry: entry.clone() },
-            Write::SetTopicIdEntry { topic_id, version: 3, entry },
+            Write::SetTopicIdEntry { topic_id, version: 3, entry, isrs: vec![tp.clone()] },
             Write::RemoveTopicIdEntry { topic_id, version: 3 },
             Write::PartitionError { partition: tp.clone(), text, exists: false },
             Write::ReassignmentError { partition: tp, text: None, exists: true },

@@ -65,6 +65,8 @@ pub(crate) struct Work {
     pub(crate) offline: Option<String>,
     /// Replicas that a StopReplica was sent to: in which registration, with which leader epoch.
     pub(crate) stopping: BTreeMap<BrokerId, (BrokerEpoch, LeaderEpoch)>,
+    /// Hosts whose full LeaderAndIsr could not name the partition, because its topic's id or its `state` was missing.
+    pub(crate) untold: BTreeSet<BrokerId>,
     /// Replicas that have deleted their copy and still stand in `leaving`.
     pub(crate) left: BTreeSet<BrokerId>,
     /// Where the incarnation was hosted, and in which epoch, as last seen: needed when its znodes are gone.

@@ -40,9 +40,8 @@ impl Machine {
         }
         if let Some((_, started)) = self.standing(tp) {
             let readable = partition.state.value().is_some() && partition.isr.value().is_some();
-            let begun = !partition.isr.is_absent() || partition.work.had_records;
             let unreadable_state = matches!(partition.state, Read::Bad { .. });
-            if !started && begun {
+            if !started && partition.has_begun() {
                 self.mark_started(tp);
             } else if started && !readable && holds(Rule::StartedStaysStarted) || unreadable_state {
                 // An error: no start, no election, no stop. A serving leader goes on (F7).
@@ -58,6 +57,7 @@ impl Machine {
         } else {
             self.refuse_proposals(tp);
         }
+        self.send_to_untold(tp);
         self.publish(tp);
         self.cluster.forget_if_gone(tp);
     }

@@ -16,7 +16,26 @@ impl Machine {
     /// To all live hosts that have had their full LeaderAndIsr; the full one covers the others.
     pub(crate) fn send_leader_and_isr(&mut self, tp: &TopicPartition) {
         let Some(record) = self.leader_and_isr(tp) else { return };
-        for broker in &record.replicas {
+        self.partition_mut(tp).work.untold.clear();
+        self.send_to(tp, &record, &record.replicas);
+    }
+
+    /// To hosts whose full LeaderAndIsr came while nothing could be said about the partition.
+    pub(crate) fn send_to_untold(&mut self, tp: &TopicPartition) {
+        let Some(partition) = self.cluster.partitions.get(tp) else { return };
+        let work = &partition.work;
+        let deciding = work.in_flight.is_some() || work.stale || work.confirming;
+        if deciding || work.untold.is_empty() || !holds(Rule::UntoldIsToldLater) {
+            return;
+        }
+        let Some(record) = self.leader_and_isr(tp) else { return };
+        let untold = std::mem::take(&mut self.partition_mut(tp).work.untold);
+        let hosts: Vec<BrokerId> = untold.into_iter().filter(|id| record.replicas.contains(id)).collect();
+        self.send_to(tp, &record, &hosts);
+    }
+
+    fn send_to(&mut self, tp: &TopicPartition, record: &LeaderAndIsr, brokers: &[BrokerId]) {
+        for broker in brokers {
             let Some(live) = self.cluster.live(*broker) else { continue };
             let told = self.cluster.brokers[broker].told_in_full == Some(live.epoch);
             if told && self.may_be_told(&self.cluster.partitions[tp], *broker, live.epoch) {
@@ -104,10 +123,20 @@ impl Machine {
             if unsettled {
                 continue;
             }
-            let hosted = self.cluster.hosted_by(broker);
-            let told =
-                hosted.filter(|tp| self.may_be_told(&self.cluster.partitions[*tp], broker, broker_epoch));
-            let partitions = told.filter_map(|tp| self.leader_and_isr(tp)).collect();
+            let hosted: Vec<TopicPartition> = self.cluster.hosted_by(broker).cloned().collect();
+            let mut partitions = Vec::with_capacity(hosted.len());
+            for tp in hosted {
+                let partition = &self.cluster.partitions[&tp];
+                let is_readable = partition.state.value().is_some();
+                if is_readable && !self.may_be_told(partition, broker, broker_epoch) {
+                    continue;
+                }
+                match self.leader_and_isr(&tp) {
+                    Some(record) => partitions.push(record),
+                    None if partition.state.is_absent() => {}
+                    None => drop(self.partition_mut(&tp).work.untold.insert(broker)),
+                }
+            }
             if let Some(known) = self.cluster.brokers.get_mut(&broker) {
                 known.told_in_full = Some(broker_epoch);
             }

@@ -24,7 +24,7 @@ use crate::api::{Api, BrokerRequest, ShutdownOutcome, WAITING_MAX};
 use crate::claim::Office;
 use crate::event::{Event, Millis, RequestId, WriteId, WriteOutcome};
 use crate::health::{Health, Role};
-use crate::leadership::{prepare, resign, still_in_office};
+use crate::leadership::{prepare, resign, still_in_office, yield_if_outranked};
 use crate::machine::{Machine, MachineConfig};
 use crate::metrics::{InOffice, Metrics};
 use crate::mirror::{Mirror, Reading};
@@ -252,6 +252,16 @@ impl Runtime {
         });
     }
 
+    fn yield_if_outranked(&self) {
+        let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+        let office = Office { epoch: self.machine.epoch(), epoch_version: self.machine.epoch_version() };
+        tokio::spawn(async move {
+            if let Ok(held) = yield_if_outranked(&zookeeper, office).await {
+                let _ = inputs.send(Input::InOffice(held));
+            }
+        });
+    }
+
     pub(crate) fn read_next(&mut self) {
         let Some(reading) = self.mirror.next_reading() else { return };
         let known = self.mirror.known_of(&reading);
@@ -321,7 +331,7 @@ impl Runtime {
     fn reply(&mut self, reply: Reply) {
         match reply {
             Reply::Event(event) => self.apply(event),
-            Reply::NewerController => self.look_at_office(),
+            Reply::NewerController => self.yield_if_outranked(),
         }
     }
 

@@ -1,14 +1,17 @@
 //! What a topic needs next: an id, the entry of its id, partitions marked as started, its end. One write at a time.
 
-use zurau_common::id::{TopicId, TopicName};
+use zurau_common::id::{TopicId, TopicName, TopicPartition};
 use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::topic::TopicIdEntry;
 
 use crate::action::{Action, Note, Write};
-use crate::cluster::Topic;
+use crate::cluster::{Partition, Topic};
 use crate::event::{Read, Subject, Versioned, WriteOutcome};
 use crate::machine::Machine;
 use crate::pending::{Pending, TopicChange};
+
+/// Partitions marked as started in one multi, each with a check.
+const STARTED_AT_ONCE: usize = 250;
 
 impl Machine {
     pub(crate) fn step_topic(&mut self, name: &TopicName) {
@@ -92,6 +95,9 @@ impl Machine {
         match (has_state, ids) {
             (false, []) => self.draw_id(name, version),
             (true, _) if !holds(Rule::IdIsPutBack) => self.draw_id(name, version),
+            // A `state` may be on its way: then the id is put back.
+            (false, [_, ..]) if holds(Rule::FirstStateIsAwaited) && self.is_busy(name) => {}
+            (false, [_, ..]) if holds(Rule::FirstStateIsAwaited) && !fresh => self.read_topic_again(name),
             // An earlier incarnation ends before the name gets another id.
             (false, [stale, ..]) => self.remove_entry(name, *stale),
             // What is remembered of a partition under writing is not what stands there; its outcome comes.
@@ -168,13 +174,27 @@ impl Machine {
     fn start_partitions(&mut self, name: &TopicName, topic_id: TopicId, entry: Versioned<TopicIdEntry>) {
         let Some(topic) = self.cluster.topics.get_mut(name) else { return };
         let (mut started, version) = (entry.value, entry.version);
-        let to_start = std::mem::take(&mut topic.to_start);
-        let missing: Vec<i32> = to_start.into_iter().filter(|id| !started.is_started(*id)).collect();
+        let to_start = std::mem::take(&mut topic.to_start).into_iter();
+        let mut missing: Vec<TopicPartition> = to_start
+            .filter(|partition| !started.is_started(*partition))
+            .map(|partition| TopicPartition { topic: name.clone(), partition })
+            // What was seen to have begun may have been removed by hand since, and be another incarnation's.
+            .filter(|tp| {
+                !holds(Rule::StartedByIsr)
+                    || self.cluster.partitions.get(tp).is_some_and(Partition::has_begun)
+            })
+            .collect();
+        // The others come when this is stored.
+        let later = missing.split_off(missing.len().min(STARTED_AT_ONCE));
+        topic.to_start.extend(later.into_iter().map(|tp| tp.partition));
         if missing.is_empty() {
             return;
         }
-        missing.iter().for_each(|id| started.start(*id));
-        let write = Write::SetTopicIdEntry { topic_id, version, entry: started.clone() };
+        missing.iter().for_each(|tp| started.start(tp.partition));
+        let has_isr =
+            |tp: &TopicPartition| self.cluster.partitions.get(tp).is_some_and(|known| !known.isr.is_absent());
+        let isrs = missing.into_iter().filter(has_isr).collect();
+        let write = Write::SetTopicIdEntry { topic_id, version, entry: started.clone(), isrs };
         self.change_topic(name, write, TopicChange::EntrySet { topic_id, entry: started, version });
     }
 

@@ -9,8 +9,8 @@ use tracing::{error, info, warn};
 use zurau_common::id::{BrokerEpoch, TopicId, TopicPartition};
 use zurau_common::zk::op::MultiError;
 use zurau_common::zk::session::ZooKeeper;
-use zurau_common::zk::topic::decode_topic;
-use zurau_common::zk::znode::{TOPICS, Znode};
+use zurau_common::zk::topic::{decode_topic, only_incarnation};
+use zurau_common::zk::znode::{TOPIC_IDS, TOPICS, Znode};
 
 use crate::context::BrokerContext;
 use crate::partition::Partition;
@@ -79,22 +79,28 @@ pub(super) async fn leave_what_cannot_be_honoured(
     bail!("the ISR of {} could not be left in {ROUNDS_MAX} attempts", partitions[0].0)
 }
 
-/// Every partition of the tree, with the topic id of its topic. Topics without a readable id have no ISR to leave.
+/// Every partition of the tree, with the topic id of its topic. A node that gives no id any more has lost it: then the
+/// entry of the id tells (N3); without one it is an error until an admin mends it.
 async fn all_partitions(zookeeper: &ZooKeeper) -> anyhow::Result<Vec<(TopicPartition, TopicId)>> {
     let topics = zookeeper.children(TOPICS).await.context("the topics cannot be listed")?.unwrap_or_default();
     let paths: Vec<String> = topics.iter().map(|topic| format!("{TOPICS}/{topic}")).collect();
     let nodes = zookeeper.get_many(&paths).await.context("the topics cannot be read")?;
     let children = zookeeper.children_many(&paths).await.context("the partitions cannot be listed")?;
+    let entries = match nodes.iter().flatten().all(|node| matches!(decode_topic(&node.data), Ok(Some(_)))) {
+        true => Vec::new(),
+        false => topic_id_entries(zookeeper).await?,
+    };
     let mut partitions = Vec::new();
     for ((path, node), children) in paths.iter().zip(nodes).zip(children) {
         let Some(Znode::Topic(topic)) = Znode::parse(path) else { continue };
-        let topic_id = match node.as_ref().map(|node| decode_topic(&node.data)) {
-            Some(Ok(Some(topic_id))) => topic_id,
-            Some(Err(reason)) => {
-                warn!(%topic, %reason, "the topic has no id; its ISRs are not looked at");
-                continue;
+        let Some(node) = node else { continue };
+        let known = entries.iter().map(|(id, data)| (*id, data.as_slice()));
+        let stored = decode_topic(&node.data).ok().flatten();
+        let Some(topic_id) = stored.or_else(|| only_incarnation(&topic, known)) else {
+            if children.is_some_and(|children| !children.is_empty()) {
+                warn!(%topic, "the topic has no id; its ISRs are not looked at");
             }
-            _ => continue,
+            continue;
         };
         for child in children.unwrap_or_default() {
             if let Some(Znode::Partition(id)) = Znode::parse(&format!("{path}/{child}")) {
@@ -103,4 +109,14 @@ async fn all_partitions(zookeeper: &ZooKeeper) -> anyhow::Result<Vec<(TopicParti
         }
     }
     Ok(partitions)
+}
+
+/// Every topic id that has an entry, with the entry's data.
+async fn topic_id_entries(zookeeper: &ZooKeeper) -> anyhow::Result<Vec<(TopicId, Vec<u8>)>> {
+    let children = zookeeper.children(TOPIC_IDS).await.context("the topic ids cannot be listed")?;
+    let ids: Vec<TopicId> =
+        children.unwrap_or_default().iter().filter_map(|child| TopicId::parse(child)).collect();
+    let paths: Vec<String> = ids.iter().map(|id| Znode::TopicIdEntry(*id).path()).collect();
+    let nodes = zookeeper.get_many(&paths).await.context("the topic ids cannot be read")?;
+    Ok(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?.data))).collect())
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::InvalidZnode;
 use crate::id::{TopicId, TopicName};
+use crate::rule::{Rule, holds};
 
 #[derive(Serialize, Deserialize)]
 struct TopicJson {
@@ -30,6 +31,20 @@ pub fn decode_topic(value: &[u8]) -> Result<Option<TopicId>, InvalidZnode> {
 
 pub fn encode_topic(id: TopicId) -> Vec<u8> {
     serde_json::to_vec(&TopicJson { version: 1, topic_id: id.to_string() }).expect("two plain fields")
+}
+
+/// The incarnation of a topic whose node gives no id any more: the one whose entry names the topic, if there is only
+/// one (N3). `entries`: the children of `/brokers/topic_ids` with their data.
+pub fn only_incarnation<'a>(
+    topic: &TopicName,
+    entries: impl IntoIterator<Item = (TopicId, &'a [u8])>,
+) -> Option<TopicId> {
+    if !holds(Rule::EmptiedTopicIsLeft) {
+        return None;
+    }
+    let named = |data| TopicIdEntry::decode(data).is_ok_and(|entry| entry.topic == *topic);
+    let mut of_topic = entries.into_iter().filter(|(_, data)| named(data)).map(|(id, _)| id);
+    of_topic.next().filter(|_| of_topic.next().is_none())
 }
 
 /// Value of `/brokers/topic_ids/[topic_id]`: whose incarnation it is, and which partitions have had an ISR.

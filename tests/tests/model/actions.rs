@@ -1,15 +1,14 @@
 //! What can happen next, and how it changes the world.
 
+use zurau_broker::cores::Replica;
 use zurau_broker::cores::steps::ReplicaLog;
 use zurau_common::id::BrokerId;
 use zurau_common::zk::znode::Znode;
-use zurau_controller::cores::Outgoing;
 
 use crate::broker::Stage;
-use crate::messages::Message;
-use crate::part::Part;
 use crate::tampering::Tampering;
 use crate::world::{LAG_MS, SESSION_MS, World, partition};
+use crate::zookeeper::PAST_MAX;
 
 /// Brokers and controllers by index, messages by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,10 +70,12 @@ pub(crate) enum Action {
     GiveFetchUp(usize, BrokerId),
     GiveProposalUp(usize),
     Duplicate(u64),
-    LookStale(usize),
+    /// How many writes the server lags behind.
+    LookStale(usize, usize),
     // Admins.
     Wish(usize),
     CancelWish,
+    LowerMinimum,
     Tamper(Tampering),
 }
 
@@ -118,6 +119,9 @@ impl World {
             if self.zookeeper.get(&Znode::Reassignment(partition()).path()).is_some() {
                 actions.push(Action::CancelWish);
             }
+        }
+        if b.lower_minimum > 0 && self.min_insync > 1 {
+            actions.push(Action::LowerMinimum);
         }
         if b.tamper > 0 {
             actions.extend(self.tamperings.iter().copied().map(Action::Tamper));
@@ -195,7 +199,7 @@ impl World {
             if process.proposer.look {
                 actions.push(Action::Look(i));
                 if self.budgets.stale_read > 0 {
-                    actions.push(Action::LookStale(i));
+                    actions.extend((1..=PAST_MAX).map(|age| Action::LookStale(i, age)));
                 }
             } else if process.proposer.wanted
                 && process.proposer.call.is_none()
@@ -279,76 +283,6 @@ impl World {
         lost + 1 < self.min_insync.min(self.config.replicas.len())
     }
 
-    fn enabled_of_network(&self, actions: &mut Vec<Action>) {
-        for (number, message) in &self.network {
-            if self.can_deliver(message) {
-                actions.push(Action::Deliver(*number));
-                if self.budgets.duplicate > 0 {
-                    actions.push(Action::Duplicate(*number));
-                }
-            }
-        }
-        for (c, controller) in self.controllers.iter().enumerate() {
-            let Some(active) = &controller.office else { continue };
-            for (broker, link) in &active.links {
-                if link.under_way.as_ref().is_some_and(|(number, _)| self.is_order_lost(c, *number)) {
-                    actions.push(Action::GiveLostOrderUp(c, *broker));
-                }
-            }
-        }
-        for (i, broker) in self.brokers.iter().enumerate() {
-            let Some(process) = &broker.process else { continue };
-            let own = (broker.id, process.number);
-            for (leader, (call, _)) in &process.fetches {
-                if self.is_call_lost(own, *call) {
-                    actions.push(Action::GiveLostFetchUp(i, *leader));
-                }
-            }
-            if process.proposer.call.is_some_and(|call| self.is_call_lost(own, call)) {
-                actions.push(Action::GiveLostProposalUp(i));
-            }
-        }
-    }
-
-    fn is_order_lost(&self, controller: usize, number: u64) -> bool {
-        let brokers = &self.brokers;
-        let in_lane = brokers.iter().filter_map(|broker| broker.process.as_ref()?.lane.as_ref());
-        let mut askers = in_lane.map(|lane| lane.asker);
-        if askers.any(|asker| asker.controller == controller && asker.request == number) {
-            return false;
-        }
-        !self.network.values().any(|message| match &**message {
-            Message::Order(order) => order.from.controller == controller && order.from.request == number,
-            Message::OrderAnswered { to, .. } => to.controller == controller && to.request == number,
-            _ => false,
-        })
-    }
-
-    fn is_call_lost(&self, (broker, process): (BrokerId, u64), call: u64) -> bool {
-        let mut waiting = self.controllers.iter().filter_map(|one| one.office.as_ref());
-        if waiting.any(|active| active.waiting.values().any(|who| *who == (broker, process, call))) {
-            return false;
-        }
-        !self.network.values().any(|message| match &**message {
-            Message::Fetch { from: who, .. }
-            | Message::Fetched { to: who, .. }
-            | Message::AlterIsr { from: who, .. }
-            | Message::AlterIsrAnswered { to: who, .. } => {
-                (who.broker, who.process, who.call) == (broker, process, call)
-            }
-            _ => false,
-        })
-    }
-
-    fn can_deliver(&self, message: &Message) -> bool {
-        if let Some(broker) = message.to_broker() {
-            let Some(process) = &self.brokers[self.index_of(broker)].process else { return false };
-            let parted = self.brokers[self.index_of(broker)].is_parted;
-            return !matches!(message, Message::Order(_)) || process.lane.is_none() && !parted;
-        }
-        message.to_controller().is_some_and(|controller| self.controllers[controller].office.is_some())
-    }
-
     /// Whether a fetch could change anything: else followers would ask for ever.
     fn is_worth_asking(&self, i: usize) -> bool {
         let Some(asked) = self.question(i) else { return false };
@@ -399,7 +333,7 @@ impl World {
             Action::Register(i) => self.register(i, false),
             Action::TakeOver(i) => self.take_over(i, false),
             Action::Propose(i) => self.send_proposal(i, false),
-            Action::Look(i) => self.look_again(i, false),
+            Action::Look(i) => self.look_again(i, 0),
             Action::AskWhoLeads(i) => self.ask_who_leads(i),
             Action::Ask(i) => self.ask(i),
             Action::CheckIsr(i) => self.check_isr(i),
@@ -449,8 +383,9 @@ impl World {
             | Action::LoseProposalAnswer(_) => &mut b.lose_answer,
             Action::GiveOrderUp(..) | Action::GiveFetchUp(..) | Action::GiveProposalUp(_) => &mut b.give_up,
             Action::Duplicate(_) => &mut b.duplicate,
-            Action::LookStale(_) => &mut b.stale_read,
+            Action::LookStale(..) => &mut b.stale_read,
             Action::Wish(_) | Action::CancelWish => &mut b.wish,
+            Action::LowerMinimum => &mut b.lower_minimum,
             _ => &mut b.tamper,
         };
         *budget = budget.saturating_sub(1);
@@ -477,22 +412,36 @@ impl World {
             Action::GiveFetchUp(i, leader) => self.give_fetch_up(i, leader),
             Action::GiveProposalUp(i) => self.give_proposal_up(i),
             Action::Duplicate(number) => self.deliver(number, true),
-            Action::LookStale(i) => self.look_again(i, true),
+            Action::LookStale(i, age) => self.look_again(i, age),
             Action::Wish(index) => {
                 let wish = self.config.wishes[index];
                 self.zookeeper.put(&Znode::Reassignment(partition()).path(), wish.as_bytes());
             }
             Action::CancelWish => self.remove_wish(),
+            Action::LowerMinimum => self.lower_minimum(),
             Action::Tamper(what) => self.tamper(what),
             other => unreachable!("{other:?} is no disturbance"),
         }
     }
 
-    fn look_again(&mut self, broker: usize, stale: bool) {
+    fn look_again(&mut self, broker: usize, age: usize) {
         if let Some(process) = &mut self.brokers[broker].process {
             process.proposer.look = false;
         }
-        self.look_at_stored(broker, stale);
+        self.look_at_stored(broker, age);
+    }
+
+    /// An admin lowers `min.insync.replicas`, and every broker hears of it.
+    fn lower_minimum(&mut self) {
+        self.min_insync -= 1;
+        let rules = self.config.rules(self.min_insync);
+        for i in 0..self.brokers.len() {
+            let Some(process) = &mut self.brokers[i].process else { continue };
+            if let Some(leader) = process.replica.as_mut().and_then(Replica::leader_mut) {
+                leader.set_rules(rules);
+            }
+            self.check_isr(i);
+        }
     }
 
     fn give_fetch_up(&mut self, broker: usize, leader: BrokerId) {
@@ -535,46 +484,6 @@ impl World {
                 process.lapsed |= process.lease_until <= now;
             }
         }
-    }
-
-    pub(crate) fn deliver(&mut self, number: u64, again: bool) {
-        let found = if again { self.network.get(&number).cloned() } else { self.network.remove(&number) };
-        let Some(message) = found.map(Part::into_value) else { return };
-        let broker = message.to_broker().map(|broker| self.index_of(broker));
-        match (message, broker) {
-            (Message::Order(order), Some(i)) => self.obey(i, *order),
-            (Message::Fetch { from, broker_epoch, topic_id, asked, .. }, Some(i)) => {
-                self.answer_fetch(i, from, (broker_epoch, topic_id), asked);
-            }
-            (Message::Fetched { to, asked, outcome, records }, Some(i)) => {
-                self.apply_fetched(i, to, (asked, outcome), &records);
-            }
-            (Message::AlterIsrAnswered { to, answer }, Some(i)) => self.hear_proposal_answer(i, to, answer),
-            (Message::OrderAnswered { to, from, answers }, _) => self.hear_order_answer(to, from, answers),
-            (Message::AlterIsr { from, to, serial, broker_epoch, proposal }, _) => {
-                self.hear_alter_isr((to, serial), from, broker_epoch, *proposal);
-            }
-            (message, None) => unreachable!("nobody takes {message:?}"),
-        }
-    }
-
-    /// Answers to processes and offices that are gone arrive nowhere.
-    fn forget_dead_letters(&mut self) {
-        let (brokers, controllers) = (&self.brokers, &self.controllers);
-        let serial_of = |controller: usize| controllers[controller].office.as_ref().map(|one| one.serial);
-        self.network.retain(|_, message| match &**message {
-            Message::Fetched { to, .. } | Message::AlterIsrAnswered { to, .. } => {
-                brokers.iter().any(|broker| broker.id == to.broker && broker.is_called(*to))
-            }
-            Message::OrderAnswered { to, .. } => serial_of(to.controller) == Some(to.serial),
-            Message::AlterIsr { to, serial, .. } => serial_of(*to) == Some(*serial),
-            Message::Order(order) => {
-                // Kept, late as it may be; but what says nothing to nobody is dropped.
-                !matches!(order.body, Outgoing::LogEnds(_))
-                    || serial_of(order.from.controller) == Some(order.from.serial)
-            }
-            Message::Fetch { .. } => true,
-        });
     }
 }
 

@@ -216,7 +216,7 @@ impl World {
         let (session, own) = (process.session, (own, process.broker_epoch));
         let Some(lane) = &mut process.lane else { return };
         let Some(plan) = lane.plan.take() else {
-            let nodes = self.zookeeper.get_many(&paths(&lane.order), false);
+            let nodes = self.zookeeper.get_many(&paths(&lane.order), 0);
             match interpret(&lane.order, &nodes, session) {
                 Ok(Found::Decide { stored, delete_leader }) => self.plan(broker, (stored, delete_leader)),
                 Ok(Found::InOffice(stored)) if stored.isr.contains(&own.0) => {

@@ -1,9 +1,12 @@
 //! Histories that are led to where something is at stake: whoever wants one holds back what shall come late, and lets
 //! everything else happen in a fixed order.
 
+use zurau_broker::cores::steps::ReplicaLog;
+
 use crate::actions::Action;
+use crate::convergence::Expectation;
 use crate::messages::Message;
-use crate::world::{Budgets, Config, World};
+use crate::world::{Budgets, Config, LAG_MS, World};
 
 /// Steps in which a cluster comes to rest, or to what is waited for.
 const STEPS_MAX: usize = 600;
@@ -28,6 +31,10 @@ impl Director {
 
     pub(crate) fn watching(world: World) -> Led<Self> {
         let mut director = Self { world, actions: Vec::new(), held: Vec::new() };
+        // All brokers are there before a controller is.
+        director.hold(|_, action| matches!(action, Action::Claim(_)));
+        director.settle()?;
+        director.release();
         director.settle()?;
         // The author of the topic has had his time.
         director.pass(1_000)?;
@@ -75,9 +82,28 @@ impl Director {
                     action,
                     Action::Produce(_) | Action::Consume(_) | Action::Sync(_) | Action::Checkpoint(_)
                 )
+                && !self.asks_in_vain(*action)
                 && !self.held.iter().any(|held| held(&self.world, *action))
         };
         self.world.enabled().into_iter().find(quiet)
+    }
+
+    /// A follower that has everything, and whose leader has heard so; or one that would be refused.
+    fn asks_in_vain(&self, action: Action) -> bool {
+        let Action::Ask(i) = action else { return false };
+        let world = &self.world;
+        let broker = &world.brokers[i];
+        let (Some(asked), Some(log)) = (world.question(i), &broker.disk.log) else { return false };
+        let leader = &world.brokers[world.index_of(asked.leader)];
+        let Some(leaders) = &leader.disk.log else { return false };
+        let leads = leader.process.as_ref().and_then(|process| process.leader());
+        if leads.is_some_and(|leader| leader.leader_epoch() != asked.leader_epoch) {
+            return true;
+        }
+        let same = leaders.records == log.records && leaders.high_watermark() == log.high_watermark();
+        let key = (log.topic_id, asked.leader_epoch, broker.id);
+        let registration = broker.process.as_ref().map(|process| process.broker_epoch);
+        same && registration.is_some_and(|of| world.referee.has_fetched(key, of, asked.offset))
     }
 
     /// Until nothing is left to happen.
@@ -99,6 +125,14 @@ impl Director {
             self.take(action)?;
         }
         Err(format!("it is never so: {what}"))
+    }
+
+    /// Waits for a message and hands it over. `again`: and leaves it on its way.
+    pub(crate) fn deliver(&mut self, what: &str, again: bool, which: impl Fn(&Message) -> bool) -> Led {
+        let found = self.world.network.iter().find(|(_, message)| which(message));
+        let Some((number, _)) = found else { return Err(format!("no such message: {what}")) };
+        let number = *number;
+        self.take(if again { Action::Duplicate(number) } else { Action::Deliver(number) })
     }
 
     /// A client's record, which all in sync may take. The leader by index.
@@ -129,11 +163,32 @@ impl Director {
         Ok(())
     }
 
+    /// It loses what was not flushed, too.
+    pub(crate) fn lose_power(&mut self, broker: usize) -> Led {
+        self.take(Action::LosePower(broker))?;
+        self.end_orphans();
+        Ok(())
+    }
+
     /// ZooKeeper has not heard of the processes that are gone for long enough.
     fn end_orphans(&mut self) {
         for (session, _) in std::mem::take(&mut self.world.orphans) {
             self.world.zookeeper.end_session(session);
         }
+    }
+
+    /// What it must have come to.
+    pub(crate) fn converge(&mut self) -> Led {
+        for _ in 0..12 {
+            self.settle()?;
+            if self.world.missing(Expectation::Full).is_none() {
+                return Ok(());
+            }
+            self.pass(LAG_MS)?;
+        }
+        let why = self.world.missing(Expectation::Full).unwrap_or_default();
+        self.world.referee.violate(format!("it does not converge: {why}"));
+        self.world.referee.violation.clone().map_or(Ok(()), Err)
     }
 
     pub(crate) fn budget(&mut self, budgets: Budgets) {

@@ -4,17 +4,23 @@
 use std::time::Duration;
 
 mod actions;
+mod attacks;
 mod broker;
 mod control;
 mod controller;
+mod convergence;
 mod dice;
+mod directed;
+mod directed_tree;
 mod director;
 mod explorer;
 mod log;
 mod messages;
 mod mutations;
+mod network;
 mod office;
 mod part;
+mod records;
 mod referee;
 mod registration;
 mod serving;
@@ -27,6 +33,7 @@ mod zookeeper;
 use explorer::{Bounds, explore};
 use simulation::{play, setup_of};
 use starts::STARTS;
+use tampering::Tampering;
 
 /// Histories of one run; `SEEDS=n` plays more, `SEED=n` one.
 const SEEDS: u64 = 200;
@@ -57,6 +64,36 @@ fn seeded_histories_keep_what_was_promised_and_converge() {
         acknowledged += history.acknowledged;
     }
     println!("{steps} steps, {acknowledged} acknowledged records");
+}
+
+/// What people do to znodes, once in each history, is survived in full.
+#[test]
+fn histories_with_people_in_the_tree_converge() {
+    let people = [
+        Tampering::EmptyTopic,
+        Tampering::RecreateTopic,
+        Tampering::LowerControllerEpoch,
+        Tampering::CopyTree,
+    ];
+    for what in people {
+        let seeds = match number("SEED") {
+            Some(seed) => seed..seed + 1,
+            None => 1..number("SEEDS").unwrap_or(SEEDS / 4) + 1,
+        };
+        let only = std::env::var("TAMPER").ok();
+        if only.is_some_and(|only| only != format!("{what:?}")) {
+            continue;
+        }
+        for seed in seeds {
+            let mut setup = setup_of(seed);
+            setup.config.twin = false;
+            setup.tamperings = vec![what];
+            let history = play(setup, seed, STEPS);
+            if let Some((why, step)) = &history.violation {
+                panic!("{what:?}, seed {seed}, step {step}: {why}\n{}", history.summary);
+            }
+        }
+    }
 }
 
 /// `LONG=n`: for so many seconds from each start, however deep that is.

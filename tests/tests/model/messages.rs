@@ -52,11 +52,36 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     Order(Box<Order>),
-    OrderAnswered { to: Asker, from: BrokerId, answers: Vec<Answer> },
-    Fetch { from: Caller, to: BrokerId, broker_epoch: BrokerEpoch, topic_id: TopicId, asked: FetchPosition },
-    Fetched { to: Caller, asked: FetchPosition, outcome: FetchedOutcome, records: Vec<Record> },
-    AlterIsr { from: Caller, to: usize, serial: u64, broker_epoch: BrokerEpoch, proposal: Box<Proposal> },
-    AlterIsrAnswered { to: Caller, answer: Result<ProposalAnswer, Rejection> },
+    OrderAnswered {
+        to: Asker,
+        from: BrokerId,
+        answers: Vec<Answer>,
+    },
+    Fetch {
+        from: Caller,
+        to: BrokerId,
+        broker_epoch: BrokerEpoch,
+        topic_id: TopicId,
+        asked: FetchPosition,
+    },
+    Fetched {
+        to: Caller,
+        topic_id: TopicId,
+        asked: FetchPosition,
+        outcome: FetchedOutcome,
+        records: Vec<Record>,
+    },
+    AlterIsr {
+        from: Caller,
+        to: usize,
+        serial: u64,
+        broker_epoch: BrokerEpoch,
+        proposal: Box<Proposal>,
+    },
+    AlterIsrAnswered {
+        to: Caller,
+        answer: Result<ProposalAnswer, Rejection>,
+    },
 }
 
 impl Message {

@@ -2,9 +2,10 @@
 
 use zurau_common::id::BrokerId;
 use zurau_common::zk::controller::ActiveController;
+use zurau_common::zk::op::Op;
 use zurau_common::zk::znode::Znode;
 use zurau_controller::action::StoredIsrAnswer;
-use zurau_controller::cores::claim;
+use zurau_controller::cores::{Office, claim, outranked};
 use zurau_controller::event::{Event, Proposal};
 
 use zurau_broker::cores::storing::ProposalAnswer;
@@ -19,15 +20,21 @@ impl World {
         known.office.is_none()
             && known.cut_off_since.is_none()
             && self.zookeeper.is_live(known.session)
-            && self.zookeeper.get(&Znode::Controller.path()).is_none()
+            && (self.still_in_office(controller) || self.zookeeper.get(&Znode::Controller.path()).is_none())
     }
 
     pub(crate) fn claim_office(&mut self, controller: usize) {
         let id = i32::try_from(controller).expect("a small number");
         let identity = ActiveController::new(id, format!("controller{id}"), 9090, 0);
         let epoch = self.zookeeper.get(&Znode::ControllerEpoch.path());
-        let (office, ops) = claim(epoch, &identity).expect("a readable epoch");
         let session = self.controllers[controller].session;
+        if self.still_in_office(controller) {
+            // Of a claim that is not worth anything any more.
+            let delete = Op::Delete { path: Znode::Controller.path(), version: None };
+            let _ = self.zookeeper.multi(&[delete], session);
+            return;
+        }
+        let (office, ops) = claim(epoch, &identity).expect("a readable epoch");
         if self.zookeeper.multi(&ops, session).is_err() {
             return;
         }
@@ -48,13 +55,10 @@ impl World {
         if part && let Some(last) = dirty.pop_last() {
             self.zookeeper.dirty[controller] = std::mem::replace(&mut dirty, [last].into());
         }
-        let session = self.controllers[controller].session;
+        let held = self.still_in_office(controller);
         let Some(active) = &mut self.controllers[controller].office else { return };
-        if dirty.contains(&Znode::Controller.path()) {
-            let node = self.zookeeper.get(&Znode::Controller.path());
-            if node.is_none_or(|node| node.ephemeral_owner != session) {
-                active.depose();
-            }
+        if dirty.contains(&Znode::Controller.path()) && !held {
+            active.depose();
         }
         active.mirror.mark(dirty);
         if active.reading.is_none() {
@@ -70,10 +74,19 @@ impl World {
         self.conclude_step(controller, effects);
     }
 
+    /// Whether its session owns `/controller`.
+    fn still_in_office(&self, controller: usize) -> bool {
+        let node = self.zookeeper.get(&Znode::Controller.path());
+        node.is_some_and(|node| node.ephemeral_owner == self.controllers[controller].session)
+    }
+
     pub(crate) fn deafen(&mut self, controller: usize) {
         self.zookeeper.dirty[controller].clear();
-        let now = self.now;
+        let (now, held) = (self.now, self.still_in_office(controller));
         let Some(active) = &mut self.controllers[controller].office else { return };
+        if !held {
+            active.depose();
+        }
         let effects = active.reset(now);
         self.conclude_step(controller, effects);
     }
@@ -81,8 +94,9 @@ impl World {
     pub(crate) fn store(&mut self, controller: usize, lost: bool) {
         let session = self.controllers[controller].session;
         let Some(active) = &mut self.controllers[controller].office else { return };
+        let wish = self.zookeeper.get(&Znode::Reassignment(partition()).path()).cloned();
         if let Some(stored) = active.store(&mut self.zookeeper, session, lost) {
-            self.referee.controller_wrote(&self.zookeeper, &stored, self.now);
+            self.referee.controller_wrote(&self.zookeeper, &stored, wish.as_ref(), self.now);
         }
         if self.config.coarse {
             self.hear_outcome(controller);
@@ -108,7 +122,7 @@ impl World {
             match effect {
                 Effect::Note(note) => {
                     let since = self.controllers[controller].office.as_ref().map_or(0, |one| one.since);
-                    self.referee.noted(&self.zookeeper, &note, self.now - since);
+                    self.referee.noted(&self.zookeeper, &note, (since, self.now));
                 }
                 Effect::Answer { request, outcomes } => {
                     let Some(active) = &mut self.controllers[controller].office else { return };
@@ -183,8 +197,12 @@ impl World {
                     link.connection = 0;
                 }
                 Answer::NewerController => {
+                    let office =
+                        Office { epoch: active.epoch(), epoch_version: active.machine.epoch_version() };
                     let node = self.zookeeper.get(&Znode::Controller.path());
-                    if node.is_none_or(|node| node.ephemeral_owner != session) {
+                    let held = node.is_some_and(|node| node.ephemeral_owner == session);
+                    let yields = outranked(office).filter(|_| held);
+                    if !held || yields.is_some_and(|ops| self.zookeeper.multi(&ops, session).is_ok()) {
                         active.depose();
                     }
                 }

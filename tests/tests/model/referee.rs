@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zurau_broker::cores::steps::ReplicaLog;
 use zurau_broker::cores::storing::OpenProposal;
-use zurau_common::assignment::difference;
+use zurau_common::assignment::{difference, same_set};
 use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::zk::isr::decode_ids;
+use zurau_common::zk::op::Node;
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::topic::decode_topic;
 use zurau_common::zk::znode::Znode;
@@ -16,13 +17,16 @@ use zurau_controller::action::{Note, Reason, Write};
 
 use crate::broker::{Broker, Process, Waiter};
 use crate::controller::Stored;
-use crate::log::{MemoryLog, Record};
+use crate::log::Record;
 use crate::messages::Order;
 use crate::world::{FETCH_WAIT_MS, SESSION_MS, World, partition};
 use crate::zookeeper::ZooKeeper;
 
 /// More elections than a cluster holds before something else happens.
 const ELECTIONS_MAX: u64 = 12;
+
+/// How often a broker may be elected again in one moment.
+const SECOND_CHOICES_MAX: u64 = 4;
 
 /// What is stored of the partition.
 #[derive(Debug, Clone, Default)]
@@ -77,7 +81,7 @@ pub(crate) struct Referee {
     values: u64,
     pub(crate) acknowledged: BTreeMap<i64, u64>,
     consumed: BTreeMap<i64, u64>,
-    committed_end: i64,
+    pub(crate) committed_end: i64,
     high_watermarks: BTreeMap<i32, i64>,
     told_ends: BTreeMap<i32, i64>,
     /// Who took office in an epoch, under which session, and when.
@@ -87,9 +91,14 @@ pub(crate) struct Referee {
     views: BTreeMap<(u64, i64), (Option<TopicId>, ControllerEpoch, LeaderEpoch)>,
     commanders: BTreeMap<(u64, i64), (ControllerEpoch, u64)>,
     /// Registrations under which somebody was added to the ISR.
-    readmitted: BTreeSet<BrokerId>,
+    pub(crate) readmitted: BTreeSet<BrokerId>,
+    /// How far a follower has fetched in an epoch, under its newest registration there.
+    fetches: BTreeMap<(TopicId, LeaderEpoch, BrokerId), (BrokerEpoch, i64)>,
+    /// How often a broker was elected in one registration by one controller in one moment, after it or others had
+    /// refused.
+    second_choices: BTreeMap<(BrokerId, i32, u64), (u64, u64)>,
     /// An unclean election has been held: acknowledged records may be lost.
-    excused: bool,
+    pub(crate) excused: bool,
     /// Elections since the last disturbance or passing of time.
     pub(crate) elections_now: u64,
     /// The session that owned the last `leader` znode of the current epoch, and whether it lived when that vanished.
@@ -103,7 +112,7 @@ impl Referee {
         self.violation.get_or_insert(what.into());
     }
 
-    fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violate(what());
         }
@@ -154,15 +163,74 @@ impl Referee {
         self.demand(current, || format!("M11, F4: {broker} takes office for an incarnation that is over"));
     }
 
+    /// A leader has answered a fetch that was sent in its epoch, by a log that does not part from its own.
+    pub(crate) fn fetched(
+        &mut self,
+        key: (TopicId, LeaderEpoch, BrokerId),
+        registration: BrokerEpoch,
+        offset: i64,
+    ) {
+        let known = self.fetches.entry(key).or_insert((registration, offset));
+        // In one registration and epoch its log only grows; an earlier fetch may come late.
+        *known = (*known).max((registration, offset));
+    }
+
+    pub(crate) fn has_fetched(
+        &self,
+        key: (TopicId, LeaderEpoch, BrokerId),
+        registration: BrokerEpoch,
+        offset: i64,
+    ) -> bool {
+        self.fetches.get(&key) == Some(&(registration, offset))
+    }
+
+    /// R13, N11: who was added to the ISR fetched everything committed in this epoch, in the registration in which it
+    /// lives, and is wanted.
+    fn joined(&mut self, zookeeper: &ZooKeeper, added: &[BrokerId]) {
+        let meta = Meta::read(zookeeper);
+        let (Some(topic_id), Some(state)) = (meta.topic_id, &meta.state) else { return };
+        for member in added {
+            let registration = zookeeper.get(&Znode::BrokerEpoch(*member).path());
+            let registration = registration.map(|node| BrokerEpoch(i64::from(node.version)));
+            let fetch = self.fetches.get(&(topic_id, state.leader_epoch, *member)).copied();
+            let committed = self.committed_end;
+            let reached = fetch.is_some_and(|(of, end)| Some(of) == registration && committed <= end);
+            self.demand(reached, || {
+                format!(
+                    "R13: {member} of {registration:?} joins with {fetch:?}, {committed} is committed: {meta:?}"
+                )
+            });
+            let complete = difference(&state.target, &difference(&meta.isr, added)).is_empty();
+            self.demand(!complete || state.target.contains(member), || {
+                format!("N11: {member} joins, and the target was in sync: {meta:?}")
+            });
+        }
+        self.readmitted.extend(added);
+    }
+
     /// A leader stored its ISR itself.
-    pub(crate) fn isr_stored(&mut self, leader: BrokerId, open: &OpenProposal) {
+    pub(crate) fn isr_stored(
+        &mut self,
+        zookeeper: &ZooKeeper,
+        (leader, topic_id): (BrokerId, TopicId),
+        open: &OpenProposal,
+    ) {
         let OpenProposal { stored, proposal, .. } = open;
-        self.readmitted.extend(difference(&proposal.isr, &stored.isr));
+        let current = zookeeper.get(&Znode::TopicIdEntry(topic_id).path()).is_some();
+        self.demand(current, || format!("M11, F4: {leader} stores the ISR of an incarnation that is over"));
+        self.joined(zookeeper, &difference(&proposal.isr, &stored.isr));
         let has_leader = proposal.isr.contains(&leader);
         self.demand(has_leader, || format!("M6: {leader} leaves its own ISR: {proposal:?}"));
     }
 
-    pub(crate) fn controller_wrote(&mut self, zookeeper: &ZooKeeper, stored: &Stored, now: u64) {
+    /// `wish`: as it stood before.
+    pub(crate) fn controller_wrote(
+        &mut self,
+        zookeeper: &ZooKeeper,
+        stored: &Stored,
+        wish: Option<&Node>,
+        now: u64,
+    ) {
         if let Write::PartitionError { text: Some(text), .. } = &stored.write {
             // The topic was created at 0, and its author had half a second to complete it.
             self.demand(500 <= now, || format!("L9: an error at once: {text}"));
@@ -176,20 +244,39 @@ impl Referee {
         let Write::Partition(change) = &stored.write else { return };
         if change.write.isr.is_some() {
             // The leader's own registration comes first.
-            self.readmitted.extend(change.fence.broker_epochs.iter().skip(1).map(|(member, _)| *member));
+            let added: Vec<BrokerId> =
+                change.fence.broker_epochs.iter().skip(1).map(|(member, _)| *member).collect();
+            self.joined(zookeeper, &added);
         }
-        if change.extra.remove_wanted.is_some() {
+        if let Some(decided_from) = change.extra.remove_wanted {
             let target = change.write.state.as_ref().map(|state| state.target.clone());
             let replicas = zookeeper.text(&Znode::Replicas(partition()).path());
             let replicas = replicas.and_then(|text| decode_ids(text.as_bytes()).ok());
             self.demand(target == replicas, || format!("N9: a move to {target:?} leaves {replicas:?}"));
+            // One that was removed and made anew meanwhile begins at version 0 again: nothing tells it from the first.
+            let version = wish.map(|node| node.version);
+            let wish = wish.and_then(|node| decode_ids(&node.data).ok());
+            let same = matches!((&wish, &target), (Some(wish), Some(target)) if same_set(wish, target))
+                || version == Some(decided_from);
+            self.demand(same, || format!("N9: the wish {wish:?} ends with a move to {target:?}"));
         }
     }
 
-    /// `in_office_ms`: how long the controller has been in office.
-    pub(crate) fn noted(&mut self, zookeeper: &ZooKeeper, note: &Note, in_office_ms: u64) {
+    /// `since`: when the controller took office.
+    pub(crate) fn noted(&mut self, zookeeper: &ZooKeeper, note: &Note, (since, now): (u64, u64)) {
+        let in_office_ms = now - since;
         match note {
-            Note::Elected { reason, recovery, leader_epoch, .. } => {
+            Note::Elected { reason, recovery, leader_epoch, leader, .. } => {
+                if matches!(reason, Reason::Refused | Reason::Resigned | Reason::NoAnswer) {
+                    let registration = zookeeper.get(&Znode::BrokerEpoch(*leader).path());
+                    let key = (*leader, registration.map_or(-1, |node| node.version), since);
+                    let known = self.second_choices.entry(key).or_default();
+                    *known = if known.0 == now { (now, known.1 + 1) } else { (now, 1) };
+                    let times = known.1;
+                    self.demand(times <= SECOND_CHOICES_MAX, || {
+                        format!("L4: {leader} is elected {times} times in a moment, after refusals")
+                    });
+                }
                 let before = self.epochs.range(..*leader_epoch).next_back().copied();
                 let last = self.last_owner.filter(|last| Some(last.epoch) == before);
                 self.excused |= *recovery;
@@ -235,6 +322,15 @@ impl Referee {
         let in_sync = leader.isr().stored().isr.len();
         let enough = leader.min_in_sync() <= in_sync;
         self.demand(enough, || format!("R12: the high watermark rises with {in_sync} in sync"));
+        for member in leader.isr().maximal().into_iter().filter(|member| *member != broker.id) {
+            let fetch = self.fetches.get(&(log.topic_id, epoch, member)).copied();
+            let reached = fetch.is_some_and(|(_, end)| high_watermark <= end);
+            self.demand(reached, || {
+                format!(
+                    "R12: the high watermark of epoch {epoch} rises to {high_watermark}, {member}: {fetch:?}"
+                )
+            });
+        }
         let current = meta.topic_id == Some(log.topic_id);
         let leads = meta.state.is_some_and(|state| state.leader == broker.id && state.leader_epoch == epoch);
         if leads && current {
@@ -422,95 +518,15 @@ impl Referee {
         });
     }
 
-    fn check_logs(&mut self, world: &World, meta: &Meta) {
-        let logs: Vec<(BrokerId, &MemoryLog)> = world
-            .brokers
-            .iter()
-            .filter_map(|broker| Some((broker.id, broker.disk.log.as_ref()?)))
-            .filter(|(_, log)| Some(log.topic_id) == meta.topic_id)
-            .collect();
-        for (index, (id, log)) in logs.iter().enumerate() {
-            let bounds = 0 <= log.high_watermark() && log.high_watermark() <= log.log_end_offset();
-            self.demand(bounds, || format!("R14: bounds of {id}"));
-            let entries = log.epochs().entries();
-            let rising = entries.windows(2).all(|pair| {
-                pair[0].leader_epoch < pair[1].leader_epoch && pair[0].start_offset < pair[1].start_offset
-            });
-            self.demand(rising, || format!("R17: the history of {id} does not rise: {entries:?}"));
-            let covered = (0..).zip(&log.records).find(|(at, r)| log.epoch_at(*at) != Some(r.epoch));
-            self.demand(covered.is_none(), || {
-                format!("R17: {id} has {covered:?} under another epoch: {entries:?}")
-            });
-            for (other_id, other) in &logs[..index] {
-                if let Some(offset) = first_broken_epoch(log, other) {
-                    self.violate(format!(
-                        "R7: {id} and {other_id} share the epoch of {offset} and differ before: {:?} {:?}",
-                        log.records, other.records
-                    ));
-                }
-                let below = log.high_watermark().min(other.high_watermark());
-                let agree = log.read(0, to_count(below)) == other.read(0, to_count(below));
-                let excused = self.excused;
-                self.demand(agree || excused, || {
-                    format!(
-                        "R6: {id} and {other_id} differ below {below}: {:?} {:?}",
-                        log.records, other.records
-                    )
-                });
-            }
-        }
-    }
-
-    /// R3, R4, R5, R9: what was committed is where it must be.
-    fn check_data(&mut self, world: &World, meta: &Meta) {
-        let readmitted = |broker: &Broker| broker.is_registered() && self.readmitted.contains(&broker.id);
-        let whole = |broker: &Broker| !broker.is_twin && (!broker.disk.lost || readmitted(broker));
-        let mut problems = Vec::new();
-        for member in world.brokers.iter().filter(|broker| whole(broker)) {
-            let (in_sync, eligible) = (meta.isr.contains(&member.id), meta.elr.contains(&member.id));
-            if !in_sync && !eligible {
-                continue;
-            }
-            let empty = MemoryLog::new(meta.topic_id.unwrap_or(TopicId(uuid::Uuid::nil())));
-            let log = member.disk.log.as_ref().filter(|log| Some(log.topic_id) == meta.topic_id);
-            // A registered broker without the log would have left.
-            let log = log.unwrap_or(&empty);
-            if log.log_end_offset() < self.committed_end {
-                problems.push(format!(
-                    "R4: {} may be elected and ends at {}, {} is committed: {meta:?}",
-                    member.id,
-                    log.log_end_offset(),
-                    self.committed_end
-                ));
-            }
-            for (offset, value) in &self.acknowledged {
-                if log.read(*offset, 1).first().map(|record| record.value) != Some(*value) {
-                    problems.push(format!("R5: {} may be elected and lacks {value} at {offset}", member.id));
-                }
-            }
-            for leader in world.brokers.iter().filter(|_| in_sync) {
-                if let Some(problem) = strong_isr(leader, member, log) {
-                    problems.push(problem);
-                }
-            }
-        }
-        for (offset, value) in &self.acknowledged {
-            let held = world.brokers.iter().any(|broker| {
-                let log = broker.disk.log.as_ref();
-                log.is_some_and(|log| log.read(*offset, 1).first().map(|r| r.value) == Some(*value))
-            });
-            if !held {
-                problems.push(format!("R9: {value}, acknowledged at {offset}, is nowhere"));
-            }
-        }
-        if let Some(problem) = problems.into_iter().next() {
-            self.violate(problem);
-        }
-    }
-
     /// Members that were added to the ISR since the last call: what they lost does not matter any more.
     pub(crate) fn take_readmitted(&mut self) -> BTreeSet<BrokerId> {
         std::mem::take(&mut self.readmitted)
+    }
+
+    /// Another ensemble, whose versions begin anew.
+    pub(crate) fn begin_anew(&mut self) {
+        self.registrations.clear();
+        self.second_choices.clear();
     }
 
     /// Another incarnation of the topic: what was known of the last one is over.
@@ -523,50 +539,4 @@ impl Referee {
         self.epochs.clear();
         self.last_owner = None;
     }
-
-    /// What every replica must hold in the end.
-    pub(crate) fn check_everywhere(&mut self, world: &World) {
-        for broker in &world.brokers {
-            let Some(log) = &broker.disk.log else { continue };
-            for (offset, value) in &self.acknowledged.clone() {
-                let held = log.read(*offset, 1).first().map(|record| record.value) == Some(*value);
-                let excused = self.excused;
-                self.demand(held || excused, || {
-                    format!("{} lacks {value} at {offset} in the end", broker.id)
-                });
-            }
-        }
-    }
-}
-
-fn to_count(offset: i64) -> usize {
-    usize::try_from(offset).unwrap_or(0)
-}
-
-/// R3: what anybody exposed who thinks it leads is on every replica that can be elected cleanly.
-fn strong_isr(leader: &Broker, member: &Broker, log: &MemoryLog) -> Option<String> {
-    leader.process.as_ref()?.leader()?;
-    let exposed = leader.disk.log.as_ref()?;
-    if exposed.topic_id != log.topic_id {
-        return None;
-    }
-    let below = to_count(exposed.high_watermark());
-    (exposed.read(0, below) != log.read(0, below)).then(|| {
-        format!(
-            "R3: {} exposes {below} records that {} lacks: {:?} {:?}",
-            leader.id, member.id, exposed.records, log.records
-        )
-    })
-}
-
-/// An offset at which both logs have one epoch although they differ at or below it (R7).
-fn first_broken_epoch(one: &MemoryLog, other: &MemoryLog) -> Option<usize> {
-    let mut differ = false;
-    for (offset, (mine, theirs)) in one.records.iter().zip(&other.records).enumerate() {
-        differ |= mine != theirs;
-        if differ && mine.epoch == theirs.epoch {
-            return Some(offset);
-        }
-    }
-    None
 }

@@ -3,11 +3,11 @@
 use zurau_broker::cores::registration::{appearance, claim, claimed, former_of, is_still_ours, own_paths};
 use zurau_broker::cores::storing::{Departure, departure};
 use zurau_broker::cores::{Incarnation, Replica};
-use zurau_common::id::BrokerEpoch;
+use zurau_common::id::{BrokerEpoch, TopicId};
 use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::broker::{Address, Endpoints};
-use zurau_common::zk::topic::decode_topic;
-use zurau_common::zk::znode::Znode;
+use zurau_common::zk::topic::{decode_topic, only_incarnation};
+use zurau_common::zk::znode::{TOPIC_IDS, Znode};
 
 use crate::broker::{Broker, Process, Proposer, Stage};
 use crate::world::{SESSION_MS, World, partition};
@@ -173,7 +173,7 @@ impl World {
             self.claimed(broker, next, epoch);
             return;
         }
-        let nodes = self.zookeeper.get_many(&own_paths(id), false);
+        let nodes = self.zookeeper.get_many(&own_paths(id), 0);
         let disk = &self.brokers[broker].disk;
         let process = self.brokers[broker].process.as_ref().expect("it runs");
         if !is_still_ours(former, process.held) {
@@ -228,14 +228,17 @@ impl World {
     fn depart(&mut self, broker: usize, next: i64) {
         let tp = partition();
         let topic = self.zookeeper.get(&Znode::Topic(tp.topic.clone()).path());
-        let topic_id = topic.and_then(|node| decode_topic(&node.data).ok().flatten());
+        let topic_id = topic.and_then(|node| {
+            let stored = decode_topic(&node.data).ok().flatten();
+            stored.or_else(|| self.only_incarnation())
+        });
         let known = &self.brokers[broker];
         let process = known.process.as_ref().expect("it runs");
         if let Some(topic_id) = topic_id {
             let held = known.disk.log.as_ref().is_some_and(|log| log.topic_id == topic_id);
             if !(held && process.complete) {
                 let paths = [Znode::Isr(tp.clone()), Znode::Elr(tp.clone()), Znode::State(tp.clone())];
-                let nodes = self.zookeeper.get_many(&paths.map(|znode| znode.path()), false);
+                let nodes = self.zookeeper.get_many(&paths.map(|znode| znode.path()), 0);
                 let own = (known.id, process.broker_epoch);
                 match departure(&tp, topic_id, &nodes, own) {
                     Departure::Leave(ops) => {
@@ -251,6 +254,15 @@ impl World {
         }
         self.complete(broker, next);
         self.brokers[broker].process.as_mut().expect("it runs").stage = Stage::Appear;
+    }
+
+    /// Of the topic, as the entries of topic ids tell it.
+    fn only_incarnation(&self) -> Option<TopicId> {
+        let entries = self.zookeeper.nodes().filter_map(|(path, node)| {
+            let id = path.strip_prefix(TOPIC_IDS)?.strip_prefix('/')?;
+            Some((TopicId::parse(id)?, node.data.as_slice()))
+        });
+        only_incarnation(&partition().topic, entries)
     }
 
     fn appear(&mut self, broker: usize) {

@@ -123,7 +123,7 @@ impl World {
         let now = self.now;
         if self.brokers[broker].disk.log.as_ref().is_some_and(|log| log.topic_id != topic_id) {
             let outcome = FetchedOutcome::Rejected(Rejection::UnknownTopicId);
-            self.send(Message::Fetched { to: from, asked, outcome, records: Vec::new() });
+            self.send(Message::Fetched { to: from, topic_id, asked, outcome, records: Vec::new() });
             return;
         }
         let Some((process, log)) = self.pair(broker) else { return };
@@ -136,6 +136,11 @@ impl World {
             follower: Some((from.broker, fetch, asked.log_start)),
         };
         let admitted = steps::admit_read(replica, log, &read);
+        let current = replica.leader().map(|leader| leader.leader_epoch());
+        let key = current.map(|epoch| (log.topic_id, epoch, from.broker));
+        if let Some(key) = key.filter(|(_, epoch, _)| admitted == Ok(None) && *epoch == asked.leader_epoch) {
+            self.referee.fetched(key, broker_epoch, asked.offset);
+        }
         if admitted.is_ok() {
             self.settle(broker);
             self.propose(broker);
@@ -153,13 +158,13 @@ impl World {
         if let Some(leader) = process.replica.as_mut().and_then(Replica::leader_mut) {
             leader.record_answer(from.broker, now, now);
         }
-        self.send(Message::Fetched { to: from, asked, outcome, records });
+        self.send(Message::Fetched { to: from, topic_id, asked, outcome, records });
     }
 
     pub(crate) fn apply_fetched(
         &mut self,
         broker: usize,
-        to: Caller,
+        (to, topic_id): (Caller, TopicId),
         (asked, outcome): (FetchPosition, FetchedOutcome),
         records: &[Record],
     ) {
@@ -167,7 +172,10 @@ impl World {
         if process.fetches.get(&asked.leader).is_some_and(|(call, _)| *call == to.call) {
             process.fetches.remove(&asked.leader);
         }
-        let Some(replica) = &process.replica else { return };
+        let Some(replica) = process.replica.as_ref().filter(|_| log.topic_id == topic_id) else {
+            // Of another incarnation: the fetcher holds the replica that it asked for.
+            return;
+        };
         match steps::decide_on_answer(replica, log, asked, outcome) {
             Some(FollowerAction::Append { high_watermark, .. }) => {
                 if log.append_fetched(asked.offset, records) {
@@ -218,7 +226,7 @@ impl World {
         let ops = open.operations(&partition(), topic_id, (own, process.broker_epoch));
         let result = self.zookeeper.multi(&ops, session);
         if result.is_ok() {
-            self.referee.isr_stored(own, &open);
+            self.referee.isr_stored(&self.zookeeper, (own, topic_id), &open);
         }
         let fate = match result {
             _ if lost => {
@@ -277,6 +285,10 @@ impl World {
             return;
         }
         process.proposer.call = None;
+        // A request whose answer has come is not on its way any more.
+        self.network
+            .retain(|_, message| !matches!(&**message, Message::AlterIsr { from, .. } if *from == to));
+        let process = self.brokers[broker].process.as_mut().expect("as before");
         let Some(facts) = Self::facts(process) else { return };
         let mut answer = answer;
         if self.config.drops_elr
@@ -331,13 +343,16 @@ impl World {
         let process = self.brokers[broker].process.as_mut().expect("it runs");
         let leader = process.replica.as_mut().and_then(Replica::leader_mut);
         let Some(leader) = leader.filter(|leader| leader.leader_epoch() == leader_epoch) else { return };
-        process.proposer = Proposer::default();
+        let since = std::mem::take(&mut process.proposer).since;
         if !stored.isr.contains(&own) {
             self.resign(broker);
             self.lose_leadership(broker);
             return;
         }
         leader.hear_stored(stored, now);
+        // Older news settles nothing: what is open is sent again.
+        let wanted = leader.isr().proposal().is_some();
+        process.proposer = Proposer { wanted, since, ..Proposer::default() };
         self.settle(broker);
         self.propose(broker);
     }
@@ -381,15 +396,15 @@ impl World {
         }
     }
 
-    /// Settles a proposal by what is stored. `stale`: as a server shows it that lags.
-    pub(crate) fn look_at_stored(&mut self, broker: usize, stale: bool) {
+    /// Settles a proposal by what is stored, as a server shows it that lags `age` writes behind.
+    pub(crate) fn look_at_stored(&mut self, broker: usize, age: usize) {
         let process = self.brokers[broker].process.as_mut().expect("it runs");
         let Some(facts) = Self::facts(process) else {
             process.proposer = Proposer::default();
             return;
         };
-        match look(&facts, &self.zookeeper.get_many(&paths(&partition()), stale)) {
-            Seen::Replaced if stale => {}
+        match look(&facts, &self.zookeeper.get_many(&paths(&partition()), age)) {
+            Seen::Replaced if 0 < age => {}
             Seen::Replaced => self.lose_leadership(broker),
             Seen::Stored(stored) => self.hear_stored(broker, facts.leader_epoch, stored),
             Seen::Nothing => {}
@@ -428,6 +443,7 @@ impl World {
         let Some(leader) = self.brokers[broker].process.as_ref().and_then(Process::leader) else {
             return Vec::new();
         };
-        difference(&self.config.replicas, &leader.isr().stored().isr)
+        let hosts = Meta::read(&self.zookeeper).state.map_or_else(Vec::new, |state| state.replicas);
+        difference(&hosts, &leader.isr().stored().isr)
     }
 }

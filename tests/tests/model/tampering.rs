@@ -8,6 +8,8 @@ use crate::world::{World, partition};
 /// What people do to znodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Tampering {
+    /// The tree is copied to another ensemble, without the controller epoch.
+    CopyTree,
     DeleteIsr,
     EmptyTopic,
     GarbleState,
@@ -30,6 +32,11 @@ impl World {
                     self.zookeeper.put(&Znode::TopicIdEntry(id).path(), &entry);
                     self.zookeeper.remove(&Znode::Isr(tp).path());
                 }
+            }
+            Tampering::CopyTree => {
+                self.zookeeper.remove(&Znode::ControllerEpoch.path());
+                self.zookeeper.begin_anew();
+                self.referee.begin_anew();
             }
             Tampering::DeleteIsr => self.zookeeper.remove(&Znode::Isr(tp).path()),
             Tampering::EmptyTopic => self.zookeeper.put(&Znode::Topic(tp.topic).path(), b""),

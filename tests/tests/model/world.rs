@@ -109,6 +109,7 @@ pub(crate) struct Budgets {
     /// The controller and a broker do not hear each other any more.
     pub(crate) part: u8,
     pub(crate) recreate: u8,
+    pub(crate) lower_minimum: u8,
     /// Times that a long time passes: a follower lags, a session ends, a deadline comes.
     pub(crate) long_time: u8,
 }
@@ -136,6 +137,7 @@ impl Budgets {
             fail_log: 0,
             part: 0,
             recreate: 0,
+            lower_minimum: 0,
             long_time: all,
         }
     }
@@ -243,6 +245,10 @@ impl World {
     pub(crate) fn told_by(&self, action: Action) -> String {
         match action {
             Action::Deliver(number) | Action::Duplicate(number) => format!("{:?}", self.network.get(&number)),
+            Action::Store(c) | Action::LoseOutcome(c) => {
+                let active = self.controllers[c].office.as_ref();
+                format!("{:?}", active.and_then(|active| active.writes.front()))
+            }
             _ => String::new(),
         }
     }

@@ -10,7 +10,7 @@ use zurau_common::zk::znode::PERSISTENT_PARENTS;
 use crate::part::Part;
 
 /// Writes that a server may lag behind.
-const PAST_MAX: usize = 4;
+pub(crate) const PAST_MAX: usize = 4;
 
 type Nodes = BTreeMap<String, Node>;
 
@@ -70,9 +70,10 @@ impl ZooKeeper {
         Some(String::from_utf8_lossy(&self.get(path)?.data).into_owned())
     }
 
-    /// `stale`: as a server shows them that has not heard of the last writes.
-    pub(crate) fn get_many(&self, paths: &[String], stale: bool) -> Vec<Option<Node>> {
-        let nodes = self.past.front().filter(|_| stale).unwrap_or(&self.nodes);
+    /// As a server shows them that has not heard of the last `age` writes.
+    pub(crate) fn get_many(&self, paths: &[String], age: usize) -> Vec<Option<Node>> {
+        let at = self.past.len().checked_sub(age).and_then(|at| self.past.get(at));
+        let nodes = at.unwrap_or(&self.nodes);
         paths.iter().map(|path| nodes.get(path).cloned()).collect()
     }
 
@@ -87,6 +88,18 @@ impl ZooKeeper {
     pub(crate) fn below(&self, path: &str) -> Vec<String> {
         let below = format!("{path}/");
         self.nodes.keys().filter(|other| *other == path || other.starts_with(&below)).cloned().collect()
+    }
+
+    /// Another ensemble, with a copy of what is persistent: versions begin anew, and nobody has a session.
+    pub(crate) fn begin_anew(&mut self) {
+        self.zxid = 1;
+        let copy = |(path, node): (&String, &Node)| {
+            let node = Node { version: 0, czxid: 1, mzxid: 1, ..node.clone() };
+            (node.ephemeral_owner == 0).then(|| (path.clone(), node))
+        };
+        self.nodes = self.nodes.iter().filter_map(copy).collect::<Nodes>().into();
+        self.past.clear();
+        self.sessions.clear();
     }
 
     /// An admin's write, parents included.

@@ -13,6 +13,7 @@ use crate::tree;
 
 on_both_zookeepers!(a_standby_takes_over, and_leaders_store_isr);
 on_both_zookeepers!(l1_a_controller_cut_off_notices_what_it_missed);
+on_both_zookeepers!(n14_a_controller_epoch_that_was_deleted_comes_back);
 
 pub(crate) fn active(cluster: &Cluster) -> Result<Option<i32>> {
     let Some(text) = cluster.znodes.text("/controller")? else { return Ok(None) };
@@ -110,5 +111,37 @@ fn l1_a_controller_cut_off_notices_what_it_missed(
     tree::check_fresh_topic(&cluster, "missed", &[&[1, 2]])?;
     let now = cluster.znodes.get("/controller")?.context("no controller")?.ephemeral_owner;
     ensure!(now == owner, "the controller has another session: the test did not test a reconnect");
+    cluster.check_running()
+}
+
+/// N14: brokers know a controller epoch that neither `/controller_epoch` nor any `state` names.
+fn n14_a_controller_epoch_that_was_deleted_comes_back(
+    directory: &TestDirectory,
+    kind: ZooKeeperKind,
+) -> Result<()> {
+    let mut cluster = Cluster::builder().zookeeper(kind).controllers(2).start(directory)?;
+    cluster.create_topic("before", &["[1,2,3]"])?;
+    let deposed = |cluster: &Cluster| -> Result<()> {
+        let old = cluster.znodes.get("/controller")?.context("no controller")?.czxid;
+        cluster.znodes.delete("/controller")?;
+        eventually("another claim", SESSION_TIMEOUT, || {
+            Ok(cluster.znodes.get("/controller")?.filter(|node| node.czxid != old))
+        })?;
+        Ok(())
+    };
+    deposed(&cluster)?;
+    deposed(&cluster)?;
+    expect_epoch(&cluster, "3")?;
+    // The third controller speaks to all brokers, and leaves no trace of its epoch.
+    cluster.create_topic("trace", &["[1,2,3]"])?;
+    cluster.wait_for_full_isr("trace", 1, START_LIMIT)?;
+    cluster.znodes.create("/admin/delete_topics/trace", "")?;
+    cluster.znodes.wait_for("/admin/delete_topics/trace", START_LIMIT, |text| text.is_none())?;
+
+    cluster.znodes.delete("/controller_epoch")?;
+    cluster.znodes.delete("/controller")?;
+    still_elects(&mut cluster, "after")?;
+    let epoch = cluster.znodes.text("/controller_epoch")?.context("no controller epoch")?;
+    ensure!(epoch.parse::<i32>()? > 3, "the brokers know epoch 3, and /controller_epoch is {epoch}");
     cluster.check_running()
 }
