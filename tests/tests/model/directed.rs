@@ -60,7 +60,7 @@ pub(crate) const DIRECTED: &[Directed] = &[
     history(Rule::StopNamesIncarnation, one_in_sync, tree::a_deletion_of_the_past),
     history(Rule::OutrankedYields, one_in_sync, tree::an_epoch_set_back),
     history(Rule::ClearUpIsStored, one_in_sync, a_proposal_of_unknown_fate),
-    history(Rule::OwnWriteIsKnown, in_small_steps, tree::a_topic_that_goes_at_once),
+    history(Rule::OwnWriteIsKnown, one_in_sync, tree::a_topic_that_goes_at_once),
     history(Rule::RaiseIsRepeated, one_in_sync, tree::a_lost_answer_of_a_raise),
     history(Rule::UntoldIsToldLater, one_in_sync, tree::a_start_amid_an_error),
     history(Rule::EmptiedTopicIsLeft, two_in_sync, tree::an_emptied_topic),
@@ -73,10 +73,6 @@ fn coarse(min_insync: usize) -> Config {
 
 fn one_in_sync() -> Config {
     coarse(1)
-}
-
-fn in_small_steps() -> Config {
-    Config::new(1)
 }
 
 fn two_in_sync() -> Config {

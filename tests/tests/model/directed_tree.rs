@@ -205,11 +205,10 @@ pub(crate) fn a_topic_that_goes_at_once(d: &mut Director) -> Led {
     let decides =
         |c: &usize| d.world.controllers[*c].office.as_ref().is_some_and(|one| !one.writes.is_empty());
     let controller = (0..2).find(decides).ok_or("nobody begins the partition")?;
-    d.hold(|_, action| matches!(action, Action::HearOutcome(_)));
+    d.hold(|_, action| matches!(action, Action::Read(_) | Action::TakeOver(_)));
     d.take(Action::Store(controller))?;
     d.settle()?;
     d.take(Action::Tamper(Tampering::RecreateTopic))?;
-    d.settle()?;
     d.release();
     d.settle()?;
     d.converge()

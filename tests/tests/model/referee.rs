@@ -92,6 +92,8 @@ pub(crate) struct Referee {
     commanders: BTreeMap<(u64, i64), (ControllerEpoch, u64)>,
     /// Registrations under which somebody was added to the ISR.
     pub(crate) readmitted: BTreeSet<BrokerId>,
+    /// Incarnations whose topic was removed by hand.
+    ended: BTreeSet<TopicId>,
     /// How far a follower has fetched in an epoch, under its newest registration there.
     fetches: BTreeMap<(TopicId, LeaderEpoch, BrokerId), (BrokerEpoch, i64)>,
     /// How often a broker was elected in one registration by one controller in one moment, after it or others had
@@ -241,6 +243,10 @@ impl Referee {
         self.demand(in_office, || {
             format!("M2: a write of controller {mine} is stored under {current}: {:?}", stored.write)
         });
+        if let Write::NameTopic { topic_id, .. } = &stored.write {
+            let over = self.ended.contains(topic_id);
+            self.demand(!over, || format!("M11: a topic gets the id of one that was removed: {topic_id}"));
+        }
         let Write::Partition(change) = &stored.write else { return };
         if change.write.isr.is_some() {
             // The leader's own registration comes first.
@@ -530,7 +536,8 @@ impl Referee {
     }
 
     /// Another incarnation of the topic: what was known of the last one is over.
-    pub(crate) fn forget_records(&mut self) {
+    pub(crate) fn forget_records(&mut self, ended: impl Iterator<Item = TopicId>) {
+        self.ended.extend(ended);
         self.acknowledged.clear();
         self.consumed.clear();
         self.committed_end = 0;

@@ -1,7 +1,8 @@
 //! What people do to znodes by hand.
 
+use zurau_common::id::TopicId;
 use zurau_common::zk::topic::TopicIdEntry;
-use zurau_common::zk::znode::Znode;
+use zurau_common::zk::znode::{TOPIC_IDS, Znode};
 
 use crate::world::{World, partition};
 
@@ -49,7 +50,9 @@ impl World {
             Tampering::RecreateTopic => {
                 self.zookeeper.remove(&Znode::Topic(tp.topic).path());
                 self.create_topic();
-                self.referee.forget_records();
+                let entries = self.zookeeper.below(TOPIC_IDS);
+                let ids = entries.iter().filter_map(|path| TopicId::parse(path.rsplit_once('/')?.1));
+                self.referee.forget_records(ids);
             }
         }
     }
