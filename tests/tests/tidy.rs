@@ -47,6 +47,7 @@ const PURE: &[&str] = &[
 const SHELL: &[&str] = &[
     "broker/src/coordinator/load.rs",
     "broker/src/coordinator/offices.rs",
+    "broker/src/coordinator/replies.rs",
     "broker/src/coordinator/topic.rs",
     "broker/src/coordinator/writer.rs",
     "broker/src/groups/coordinator.rs",

@@ -1,7 +1,6 @@
 //! The owner of one coordinator: a task with a mailbox. It steps the core, appends what the core writes, and reports
 //! back what was committed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use zurau_common::id::TopicName;
 
 use super::outbox::{Effect, Now};
 use super::records::{GroupId, GroupRecord};
-use super::request::{Answer, ReplyId, Request, Summary, Transaction};
+use super::request::{Answer, Request, Summary, Transaction};
 use super::shard::{Event, Shard};
-use crate::coordinator::{Office, Producer, WriteSettings, Writer};
+use crate::coordinator::{Office, Producer, Replies, WriteSettings, Writer};
 use crate::log::Marker;
 use crate::shared::wall_clock_ms;
 use crate::shared_metadata::SharedMetadata;
@@ -55,8 +54,7 @@ pub(crate) struct Worker {
     writer: Writer,
     shard: Shard,
     metadata: Arc<SharedMetadata>,
-    waiting: HashMap<ReplyId, oneshot::Sender<Answer>>,
-    last_reply: u64,
+    replies: Replies<Answer>,
 }
 
 impl Worker {
@@ -67,7 +65,7 @@ impl Worker {
         settings: WriteSettings,
     ) -> Self {
         let writer = Writer::new(office.clone(), settings);
-        Self { office, writer, shard, metadata, waiting: HashMap::new(), last_reply: 0 }
+        Self { office, writer, shard, metadata, replies: Replies::default() }
     }
 
     fn now(&self) -> Now {
@@ -120,10 +118,10 @@ impl Worker {
     fn obey(&mut self, command: Command) -> Vec<Effect> {
         let event = match command {
             Command::Ask { group, request, answer } => {
-                let reply = self.wait_for_reply(answer);
+                let reply = self.replies.expect(answer);
                 Event::Ask { reply, group, request }
             }
-            Command::List { answer } => Event::List { reply: self.wait_for_reply(answer) },
+            Command::List { answer } => Event::List { reply: self.replies.expect(answer) },
             Command::Topics { answer } => {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.shard.topics());
@@ -135,28 +133,16 @@ impl Worker {
             }
             Command::TopicsDeleted(topics) => Event::TopicsDeleted(topics),
             Command::EndTransaction { producer, marker, answer } => {
-                Event::EndTransaction { reply: self.wait_for_reply(answer), producer, marker }
+                Event::EndTransaction { reply: self.replies.expect(answer), producer, marker }
             }
         };
         self.shard.step(self.now(), event)
     }
 
-    fn wait_for_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
-        self.last_reply += 1;
-        let reply = ReplyId(self.last_reply);
-        self.waiting.insert(reply, answer);
-        reply
-    }
-
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Answer(reply, answer) => {
-                    if let Some(sender) = self.waiting.remove(&reply) {
-                        // The client may be gone.
-                        let _ = sender.send(answer);
-                    }
-                }
+                Effect::Answer(reply, answer) => self.replies.give(reply, answer),
                 Effect::Write(write, records, transaction) => {
                     let records = records.iter().map(GroupRecord::encode).collect::<Vec<_>>();
                     match transaction {

@@ -1,7 +1,7 @@
 //! The owner of one coordinator: a task with a mailbox. It steps the core, appends what the core writes, hands markers to
 //! the sender, and reports back what came of both.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -12,7 +12,7 @@ use super::marker_sender::Order;
 use super::records::{TransactionState, TransactionalId};
 use super::request::{Answer, ListFilter, Request};
 use super::shard::{Effect, Event, MarkingId, Shard};
-use crate::coordinator::{Now, Office, ReplyId, WriteSettings, Writer};
+use crate::coordinator::{Now, Office, Replies, WriteSettings, Writer};
 use crate::partition::Acks;
 use crate::shared::wall_clock_ms;
 
@@ -45,8 +45,7 @@ pub(super) struct Worker {
     orders: mpsc::UnboundedSender<Order>,
     /// Given to the sender with each order; closed with this worker.
     reports: mpsc::UnboundedSender<(MarkingId, TopicPartition)>,
-    waiting: HashMap<ReplyId, oneshot::Sender<Answer>>,
-    last_reply: u64,
+    replies: Replies<Answer>,
 }
 
 impl Worker {
@@ -61,8 +60,8 @@ impl Worker {
         let settings = WriteSettings { acks: Acks::All, compression: 0 };
         let writer = Writer::new(office.clone(), settings);
         let (reports, mut reported) = mpsc::unbounded_channel();
-        let waiting = HashMap::new();
-        let mut worker = Self { office, writer, shard, orders, reports, waiting, last_reply: 0 };
+        let replies = Replies::default();
+        let mut worker = Self { office, writer, shard, orders, reports, replies };
         let effects = worker.shard.finish_loading(worker.now());
         worker.carry_out(effects);
         let mut commands = Vec::with_capacity(AT_ONCE);
@@ -114,34 +113,22 @@ impl Worker {
     fn obey(&mut self, command: Command) -> Vec<Effect> {
         let event = match command {
             Command::Ask { id, request, answer } => {
-                Event::Ask { reply: self.wait_for_reply(answer), id, request }
+                Event::Ask { reply: self.replies.expect(answer), id, request }
             }
             Command::Count { answer } => {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.shard.count());
                 return Vec::new();
             }
-            Command::List { filter, answer } => Event::List { reply: self.wait_for_reply(answer), filter },
+            Command::List { filter, answer } => Event::List { reply: self.replies.expect(answer), filter },
         };
         self.steps([event])
-    }
-
-    fn wait_for_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
-        self.last_reply += 1;
-        let reply = ReplyId(self.last_reply);
-        self.waiting.insert(reply, answer);
-        reply
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Answer(reply, answer) => {
-                    if let Some(sender) = self.waiting.remove(&reply) {
-                        // The client may be gone.
-                        let _ = sender.send(answer);
-                    }
-                }
+                Effect::Answer(reply, answer) => self.replies.give(reply, answer),
                 Effect::Write(write, record) => self.writer.put(write, vec![record.encode()]),
                 Effect::Mark(id, marking) => {
                     let coordinator_epoch = self.office.leader_epoch;
