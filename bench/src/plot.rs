@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::histogram::Histogram;
 use crate::report::{milliseconds, shown};
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1100.0;
 const HEIGHT: f64 = 480.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
@@ -220,6 +220,6 @@ mod tests {
     fn the_largest_bar_is_the_longest() {
         let row = |value| Bars { label: String::new(), values: vec![value] };
         let svg = bars("t", &[row(50.0), row(100.0)]);
-        assert!(svg.contains("width=\"460.0\"") && svg.contains("width=\"230.0\""), "{svg}");
+        assert!(svg.contains("width=\"600.0\"") && svg.contains("width=\"300.0\""), "{svg}");
     }
 }
