@@ -2,24 +2,33 @@
 //!
 //! An index is a cache of the log: whatever is wrong with it, it is rebuilt (LOG-15). New entries wait in memory
 //! and are written in blocks, so that an append costs one system call; a lookup searches the waiting entries first
-//! and the file by reading one block of it. Nothing is mapped into memory.
+//! and then one block of the file, which is read unless [`super::block_cache`] has it. Nothing is mapped into memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::block_cache::{BLOCKS, Contents};
 use super::error::StorageError;
 use super::files::{LogFile, remove_if_present};
 
 /// Waiting entries are written when they reach this size.
 const PENDING_BYTES_MAX: usize = 4096;
-/// A search reads one block of this many entries; the first entry of each block is remembered.
+/// A search looks into one block of this many entries; the first entry of each block is remembered.
 const BLOCK_ENTRIES: u32 = 128;
 /// An index up to this size is checked as a whole whenever it is opened: that costs no more than reading its end.
 const CHECKED_BYTES: u64 = 64 << 10;
 /// Blocks read at once when their first entries are gathered.
 const BLOCKS_READ: u32 = 256;
+
+/// Where in an index a condition ends that holds for its first entries.
+struct Boundary<const N: usize> {
+    /// Entries for which it holds.
+    below: u32,
+    last_below: Option<[u8; N]>,
+    first_above: Option<[u8; N]>,
+}
 
 /// Entries of `N` bytes, in order, on disk and waiting.
 #[derive(Debug)]
@@ -28,6 +37,8 @@ struct IndexFile<const N: usize> {
     stored: u32,
     pending: Vec<u8>,
     last: Option<[u8; N]>,
+    /// What is stored, as long as it only grows.
+    contents: Contents,
     /// First entries of the blocks on disk, as far as searches needed them.
     block_starts: Mutex<Vec<[u8; N]>>,
 }
@@ -36,18 +47,21 @@ impl<const N: usize> IndexFile<N> {
     fn create(path: PathBuf) -> Result<Self, StorageError> {
         let file = LogFile::new(path);
         file.create()?;
-        Ok(Self { file, stored: 0, pending: Vec::new(), last: None, block_starts: Mutex::default() })
+        Ok(Self::empty(file))
+    }
+
+    fn empty(file: Arc<LogFile>) -> Self {
+        let (contents, block_starts) = (Contents::new(), Mutex::default());
+        Self { file, stored: 0, pending: Vec::new(), last: None, contents, block_starts }
     }
 
     /// Opens an existing file of `size_bytes`; an incomplete last entry is ignored.
     fn open(path: PathBuf, size_bytes: u64) -> Result<Self, StorageError> {
-        let file = LogFile::new(path);
-        let stored = (size_bytes / N as u64) as u32;
-        let mut index =
-            Self { file, stored, pending: Vec::new(), last: None, block_starts: Mutex::default() };
-        index.last = match stored {
+        let mut index = Self::empty(LogFile::new(path));
+        index.stored = (size_bytes / N as u64) as u32;
+        index.last = match index.stored {
             0 => None,
-            _ => Some(index.read(stored - 1, 1)?[0]),
+            stored => Some(index.read(stored - 1, 1)?[0]),
         };
         Ok(index)
     }
@@ -85,46 +99,51 @@ impl<const N: usize> IndexFile<N> {
         self.pending[index * N..(index + 1) * N].try_into().expect("N bytes")
     }
 
-    /// The number of leading entries for which `below` holds (they come first), and the last of them.
-    fn partition_point(
-        &self,
-        below: impl Fn(&[u8; N]) -> bool,
-    ) -> Result<(u32, Option<[u8; N]>), StorageError> {
-        let waiting = self.pending.len() / N;
-        if waiting > 0 && below(&self.pending_entry(0)) {
-            let (mut low, mut high) = (1, waiting);
-            while low < high {
-                let middle = low.midpoint(high);
-                if below(&self.pending_entry(middle)) { low = middle + 1 } else { high = middle }
-            }
-            return Ok((self.stored + low as u32, Some(self.pending_entry(low - 1))));
+    /// Where the entries end for which `below` holds; they come first.
+    fn boundary(&self, below: impl Fn(&[u8; N]) -> bool) -> Result<Boundary<N>, StorageError> {
+        let (waiting, _) = self.pending.as_chunks::<N>();
+        if waiting.first().is_some_and(&below) {
+            let within = waiting.partition_point(below);
+            return Ok(Boundary {
+                below: self.stored + within as u32,
+                last_below: Some(waiting[within - 1]),
+                first_above: waiting.get(within).copied(),
+            });
         }
-        if waiting == 0
+        if waiting.is_empty()
             && let Some(last) = self.last.filter(|last| below(last))
         {
-            return Ok((self.stored, Some(last)));
+            return Ok(Boundary { below: self.stored, last_below: Some(last), first_above: None });
         }
-        self.partition_point_in_file(below)
+        let found = self.boundary_in_file(below)?;
+        Ok(Boundary { first_above: found.first_above.or(waiting.first().copied()), ..found })
     }
 
-    fn partition_point_in_file(
-        &self,
-        below: impl Fn(&[u8; N]) -> bool,
-    ) -> Result<(u32, Option<[u8; N]>), StorageError> {
+    fn boundary_in_file(&self, below: impl Fn(&[u8; N]) -> bool) -> Result<Boundary<N>, StorageError> {
         let mut starts = self.block_starts.lock();
         while (starts.len() as u32) * BLOCK_ENTRIES < self.stored {
             let from = starts.len() as u32 * BLOCK_ENTRIES;
             let entries = self.read(from, (BLOCKS_READ * BLOCK_ENTRIES).min(self.stored - from))?;
             starts.extend(entries.iter().step_by(BLOCK_ENTRIES as usize));
         }
-        let Some(block) = starts.partition_point(&below).checked_sub(1) else { return Ok((0, None)) };
+        let blocks = starts.partition_point(&below);
+        let next_start = starts.get(blocks).copied();
         drop(starts);
+        let Some(block) = blocks.checked_sub(1) else {
+            return Ok(Boundary { below: 0, last_below: None, first_above: next_start });
+        };
         let from = block as u32 * BLOCK_ENTRIES;
-        let mut block = [[0; N]; BLOCK_ENTRIES as usize];
-        let entries = &mut block[..BLOCK_ENTRIES.min(self.stored - from) as usize];
-        self.file.read_exact_at(entries.as_flattened_mut(), u64::from(from) * N as u64)?;
-        let within = entries.partition_point(below);
-        Ok((from + within as u32, within.checked_sub(1).map(|last| entries[last])))
+        let length = BLOCK_ENTRIES.min(self.stored - from) as usize * N;
+        let read = |bytes: &mut [u8]| self.file.read_exact_at(bytes, u64::from(from) * N as u64);
+        BLOCKS.look((self.contents, block as u32), length, read, |bytes| {
+            let (entries, _) = bytes.as_chunks::<N>();
+            let within = entries.partition_point(&below);
+            Boundary {
+                below: from + within as u32,
+                last_below: within.checked_sub(1).map(|last| entries[last]),
+                first_above: entries.get(within).copied().or(next_start),
+            }
+        })
     }
 
     fn truncate(&mut self, entries: u32) -> Result<(), StorageError> {
@@ -136,6 +155,7 @@ impl<const N: usize> IndexFile<N> {
         } else {
             self.pending.clear();
             self.stored = entries;
+            self.contents = Contents::new();
             self.block_starts.lock().truncate(entries.div_ceil(BLOCK_ENTRIES) as usize);
             self.file.set_len(u64::from(entries) * N as u64)?;
         }
@@ -156,6 +176,13 @@ fn relative(base_offset: i64, offset: i64) -> [u8; 4] {
 
 fn int(bytes: &[u8]) -> i32 {
     i32::from_be_bytes(bytes.try_into().expect("four bytes"))
+}
+
+/// Entries of an offset index: offset and position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Around {
+    pub(crate) floor: Option<(i64, u32)>,
+    pub(crate) next: Option<(i64, u32)>,
 }
 
 /// `.index`: the batch at `position` ends at `offset` or later batches do.
@@ -216,15 +243,19 @@ impl OffsetIndex {
         self.index.push(entry)
     }
 
-    /// A position from which a scan finds the batch that holds `offset`, if the segment has it.
-    pub(crate) fn position_for(&self, offset: i64) -> Result<u32, StorageError> {
-        let (_, floor) = self.index.partition_point(|entry| self.decode(entry).0 <= offset)?;
-        Ok(floor.map_or(0, |entry| self.decode(&entry).1))
+    /// The entries around `offset`: the last one up to it, from whose position on a scan finds the batch that holds the
+    /// offset if the segment has it, and the one after that.
+    pub(crate) fn around(&self, offset: i64) -> Result<Around, StorageError> {
+        let found = self.index.boundary(|entry| self.decode(entry).0 <= offset)?;
+        Ok(Around {
+            floor: found.last_below.map(|entry| self.decode(&entry)),
+            next: found.first_above.map(|entry| self.decode(&entry)),
+        })
     }
 
     /// Drops entries at or after `offset`.
     pub(crate) fn truncate_to(&mut self, offset: i64) -> Result<(), StorageError> {
-        let (keep, _) = self.index.partition_point(|entry| self.decode(entry).0 < offset)?;
+        let keep = self.index.boundary(|entry| self.decode(entry).0 < offset)?.below;
         self.index.truncate(keep)
     }
 
@@ -306,12 +337,12 @@ impl TimeIndex {
     /// The last entry up to `timestamp`: the first record with that timestamp or a larger one is in the batch that holds
     /// the entry's offset, or later.
     pub(crate) fn floor(&self, timestamp: i64) -> Result<Option<(i64, i64)>, StorageError> {
-        let (_, floor) = self.index.partition_point(|entry| self.decode(entry).0 <= timestamp)?;
-        Ok(floor.map(|entry| self.decode(&entry)))
+        let found = self.index.boundary(|entry| self.decode(entry).0 <= timestamp)?;
+        Ok(found.last_below.map(|entry| self.decode(&entry)))
     }
 
     pub(crate) fn truncate_to(&mut self, offset: i64) -> Result<(), StorageError> {
-        let (keep, _) = self.index.partition_point(|entry| self.decode(entry).1 < offset)?;
+        let keep = self.index.boundary(|entry| self.decode(entry).1 < offset)?.below;
         self.index.truncate(keep)
     }
 
@@ -375,6 +406,33 @@ mod tests {
         assert!(OffsetIndex::open(path, 0, 1024, 1, true).unwrap().is_none(), "absent");
     }
 
+    /// What is done to an index, and what is asked of it in between.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Push(Vec<(i64, u32)>),
+        WritePending,
+        TruncateTo(i64),
+        Reset,
+        Reopen,
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            4 => prop::collection::vec((1..5i64, 1..9u32), 1..400).prop_map(Change::Push),
+            2 => Just(Change::WritePending),
+            2 => (0..4_000i64).prop_map(Change::TruncateTo),
+            1 => Just(Change::Reset),
+            1 => Just(Change::Reopen),
+        ]
+    }
+
+    fn around(entries: &[(i64, u32)], asked: i64) -> Around {
+        Around {
+            floor: entries.iter().rev().find(|(offset, _)| *offset <= asked).copied(),
+            next: entries.iter().find(|(offset, _)| *offset > asked).copied(),
+        }
+    }
+
     proptest! {
         /// L3: the lookup equals a linear search for every argument, whatever part of the entries is on disk.
         #[test]
@@ -400,8 +458,45 @@ mod tests {
             }
             prop_assert_eq!(index.last_entry(), entries.last().copied());
             for asked in (90..offset + 10).step_by(13) {
-                let linear = entries.iter().rev().find(|(offset, _)| *offset <= asked).map_or(0, |entry| entry.1);
-                prop_assert_eq!(index.position_for(asked).unwrap(), linear, "asked {}", asked);
+                prop_assert_eq!(index.around(asked).unwrap(), around(&entries, asked), "asked {}", asked);
+            }
+        }
+
+        /// L3 after every change: no block that was kept from an earlier lookup is believed after what it held was cut
+        /// off or written anew.
+        #[test]
+        fn l3_kept_blocks_follow_every_change(changes in prop::collection::vec(change(), 1..12)) {
+            let directory = tempfile::tempdir().unwrap();
+            let mut index = index(&directory, &[], 0);
+            let mut entries: Vec<(i64, u32)> = Vec::new();
+            for change in changes {
+                match &change {
+                    Change::Push(steps) => for (o, p) in steps {
+                        let (offset, position) = entries.last().copied().unwrap_or((0, 0));
+                        entries.push((offset + o, position + p));
+                        index.push(offset + o, position + p).unwrap();
+                    },
+                    Change::WritePending => index.write_pending().unwrap(),
+                    Change::TruncateTo(cut) => {
+                        index.truncate_to(*cut).unwrap();
+                        entries.retain(|(offset, _)| offset < cut);
+                    }
+                    Change::Reset => {
+                        index.reset().unwrap();
+                        entries.clear();
+                    }
+                    Change::Reopen => {
+                        index.write_pending().unwrap();
+                        let path = index.file().path();
+                        index = OffsetIndex::open(path, 0, 10 << 20, u64::MAX, false).unwrap().unwrap();
+                    }
+                }
+                let end = entries.last().map_or(0, |entry| entry.0);
+                for asked in (0..end + 10).step_by(29) {
+                    prop_assert_eq!(
+                        index.around(asked).unwrap(), around(&entries, asked), "asked {} after {:?}", asked, change
+                    );
+                }
             }
         }
     }

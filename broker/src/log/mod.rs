@@ -5,6 +5,7 @@
 //! synchronous; no file knows of the network, of ZooKeeper or of replication.
 
 mod batch;
+mod block_cache;
 mod checkpoint;
 pub(crate) mod cleaner;
 mod compression;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use bytes::Bytes;
 use super::batch::{BatchHeader, Batches, HEADER_BYTES, NO_TIMESTAMP, check_crc};
 use super::compression::decompress;
 use super::error::{ReadError, StorageContext, StorageError};
-use super::files::read_up_to;
+use super::files::{LogFile, read_up_to};
 use super::partition_log::PartitionLog;
 use super::records::Records;
 use super::scan::damaged;
@@ -27,7 +26,8 @@ pub struct ReadPlan {
 #[derive(Debug, Clone)]
 struct Slice {
     file: Arc<File>,
-    path: PathBuf,
+    /// Knows the path, should the read fail.
+    log: Arc<LogFile>,
     position: u64,
     length: usize,
 }
@@ -51,11 +51,12 @@ impl ReadPlan {
     pub fn read(&self) -> Result<Bytes, StorageError> {
         let Some(slice) = &self.slice else { return Ok(Bytes::new()) };
         let read = read_up_to(&slice.file, slice.length, slice.position);
-        let bytes = Bytes::from(read.storage("read", &slice.path)?);
+        let failed = |source| StorageError { action: "read", path: slice.log.path(), source };
+        let bytes = Bytes::from(read.map_err(failed)?);
         let mut walk = Batches::new(&bytes);
         for batch in walk.by_ref() {
             if let Err(error) = batch {
-                return Err(damaged(&slice.path, slice.position, error));
+                return Err(damaged(&slice.log.path(), slice.position, error));
             }
         }
         let whole = walk.consumed();
@@ -103,7 +104,7 @@ impl PartitionLog {
                 }
                 let slice = Slice {
                     file: segment.log.get()?,
-                    path: segment.log.path(),
+                    log: segment.log.clone(),
                     position: first.position,
                     length,
                 };

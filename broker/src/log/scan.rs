@@ -10,7 +10,7 @@ use super::error::StorageError;
 use super::files::{LogFile, read_into};
 
 /// Bytes read at once when only headers are wanted: an index interval and a bit.
-const HEADER_READ_BYTES: usize = 8 << 10;
+pub(crate) const HEADER_READ_BYTES: usize = 8 << 10;
 /// Bytes read at once when everything is read.
 const SEQUENTIAL_READ_BYTES: usize = 1 << 20;
 
@@ -23,6 +23,7 @@ struct Window {
     buffer: Vec<u8>,
     /// Bytes of the buffer that hold the file's.
     filled: usize,
+    /// Read at once; only the first may be less than [`HEADER_READ_BYTES`].
     read_bytes: usize,
 }
 
@@ -46,6 +47,7 @@ impl Window {
             self.filled = read_into(&self.file, &mut self.buffer[..length], position)
                 .map_err(|source| StorageError { action: "read", path: self.log.path(), source })?;
             self.start = position;
+            self.read_bytes = self.read_bytes.max(HEADER_READ_BYTES);
         }
         let from = (position - self.start) as usize;
         let until = self.filled.min(from + available);
@@ -63,6 +65,17 @@ pub(crate) struct HeaderScan {
 impl HeaderScan {
     pub(crate) fn new(log: &Arc<LogFile>, position: u64, end: u64) -> Result<Self, StorageError> {
         Ok(Self { window: Window::new(log, HEADER_READ_BYTES)?, position, end })
+    }
+
+    /// As [`HeaderScan::new`] for a scan that most likely ends within `first_bytes`: no more is read at first, as copying
+    /// bytes that nobody looks at costs more than the system call.
+    pub(crate) fn short(
+        log: &Arc<LogFile>,
+        (position, end): (u64, u64),
+        first_bytes: u64,
+    ) -> Result<Self, StorageError> {
+        let first_bytes = first_bytes.clamp(HEADER_BYTES as u64, HEADER_READ_BYTES as u64) as usize;
+        Ok(Self { window: Window::new(log, first_bytes)?, position, end })
     }
 
     /// The header at the current position, without moving on.

@@ -7,12 +7,12 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use super::batch::{BatchHeader, NO_TIMESTAMP};
+use super::batch::{BatchHeader, HEADER_BYTES, NO_TIMESTAMP};
 use super::config::LogConfig;
 use super::error::{StorageContext, StorageError};
 use super::files::{LogFile, write_vectored_all_at};
-use super::index::{OffsetIndex, TimeIndex};
-use super::scan::HeaderScan;
+use super::index::{Around, OffsetIndex, TimeIndex};
+use super::scan::{HEADER_READ_BYTES, HeaderScan};
 use super::transaction_index::TransactionIndex;
 
 /// Batches at the end of the active segment whose place is remembered: reads at the tail need no disk.
@@ -250,16 +250,39 @@ impl Segment {
     /// A scan that starts at or before the batch with `offset`. An index entry that points at no batch start is
     /// not believed (LOG-15): the scan then starts at the beginning.
     pub(crate) fn scan_for(&self, offset: i64) -> Result<HeaderScan, StorageError> {
-        let position = u64::from(self.offset_index.position_for(offset)?);
-        if position > 0 {
-            let mut scan = HeaderScan::new(&self.log, position, self.size_bytes)?;
-            let believable = matches!(scan.peek(), Ok(header)
-                if header.base_offset >= self.base_offset && header.base_offset <= offset);
-            if believable {
-                return Ok(scan);
-            }
+        let Around { floor, next } = self.offset_index.around(offset)?;
+        let from = floor.map_or(0, |(_, position)| u64::from(position));
+        let until = next.map_or(self.size_bytes, |(_, position)| u64::from(position));
+        // The batch ends at or behind the floor, and begins no later than the next entry's one. If one read does not
+        // bring all of them, the batches are large, and it most likely is the next entry's.
+        let is_floor = floor.is_some_and(|(last_offset, _)| last_offset == offset);
+        let first_bytes = if is_floor { 0 } else { until.saturating_sub(from) + HEADER_BYTES as u64 };
+        if next.is_some()
+            && first_bytes > HEADER_READ_BYTES as u64
+            && let Some(scan) = self.believable_scan(until, offset, 0)?
+        {
+            return Ok(scan);
         }
-        HeaderScan::new(&self.log, 0, self.size_bytes)
+        if from > 0
+            && let Some(scan) = self.believable_scan(from, offset, first_bytes)?
+        {
+            return Ok(scan);
+        }
+        let first_bytes = if from == 0 { first_bytes } else { u64::MAX };
+        HeaderScan::short(&self.log, (0, self.size_bytes), first_bytes)
+    }
+
+    /// A scan from `position` on, if a batch starts there that may be before or hold `offset`.
+    fn believable_scan(
+        &self,
+        position: u64,
+        offset: i64,
+        first_bytes: u64,
+    ) -> Result<Option<HeaderScan>, StorageError> {
+        let mut scan = HeaderScan::short(&self.log, (position, self.size_bytes), first_bytes)?;
+        let believable = matches!(scan.peek(), Ok(header)
+            if header.base_offset >= self.base_offset && header.base_offset <= offset);
+        Ok(believable.then_some(scan))
     }
 
     /// Whether the time index can be this segment's (LOG-15): a closed one ends with an entry, unless no record has a

@@ -5,6 +5,7 @@ mod cases;
 mod corpus;
 mod crash;
 mod fixtures;
+mod lookup;
 mod model;
 mod overflow;
 mod producers;

@@ -1,0 +1,155 @@
+//! Looking up offsets among batches of every size: what is remembered of indexes must not outlive what they say (L3).
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use zurau_common::config::CleanupPolicy;
+
+use crate::log::test_batches::{BatchSpec, batch};
+use crate::log::{Batches, LogConfig, OpenMode, PartitionLog};
+
+const NOW: i64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Batches in one append: the gap before each, its records, and bytes of a record's value.
+    Append(Vec<(i64, i32, usize)>),
+    Truncate {
+        share: u8,
+    },
+    Roll,
+    /// The log start goes up, and segments below it go away.
+    Delete {
+        share: u8,
+    },
+    Reopen,
+    /// As after a crash that left another index: entries are moved by that much, in offset and position.
+    ReopenWithIndexes {
+        offsets: i32,
+        positions: i32,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value_bytes = prop_oneof![Just(10usize), Just(900), Just(5_000), Just(20_000)];
+    let batches = prop::collection::vec((0..3i64, 1..4i32, value_bytes), 1..12);
+    prop_oneof![
+        6 => batches.prop_map(Step::Append),
+        2 => any::<u8>().prop_map(|share| Step::Truncate { share }),
+        1 => Just(Step::Roll),
+        1 => any::<u8>().prop_map(|share| Step::Delete { share }),
+        2 => Just(Step::Reopen),
+        1 => (0..4i32, 0..300i32).prop_map(|(offsets, positions)| Step::ReopenWithIndexes { offsets, positions }),
+    ]
+}
+
+fn config() -> LogConfig {
+    LogConfig {
+        segment_bytes: 300_000,
+        index_interval_bytes: 4096,
+        max_message_bytes: 1 << 20,
+        file_delete_delay_ms: 0,
+        cleanup_policy: CleanupPolicy { compact: true, delete: true },
+        ..LogConfig::default()
+    }
+}
+
+/// The log and the batches it should hold: first and last offset of each.
+struct Run {
+    log: Option<PartitionLog>,
+    batches: Vec<(i64, i64)>,
+}
+
+impl Run {
+    fn log(&mut self) -> &mut PartitionLog {
+        self.log.as_mut().unwrap()
+    }
+
+    fn take(&mut self, path: &Path, step: &Step) {
+        match step {
+            Step::Append(specs) => self.append(specs),
+            Step::Truncate { share } => {
+                let end = self.log().log_end_offset();
+                let (start, share) = (self.log().log_start_offset(), i64::from(*share));
+                let offset = start + (end - start) * share / 255;
+                let end = self.log().truncate_to(offset).unwrap();
+                self.batches.retain(|(_, last)| *last < end);
+            }
+            Step::Roll => {
+                let end = self.log().log_end_offset();
+                if self.log().active().base_offset < end {
+                    self.log().roll(end, NOW).unwrap();
+                }
+            }
+            Step::Delete { share } => {
+                let end = self.log().log_end_offset();
+                self.log().update_high_watermark(end);
+                let offset = self.log().log_start_offset();
+                let offset = offset + (end - offset) * i64::from(*share) / 510;
+                self.log().advance_log_start_offset(offset).unwrap();
+                self.log().apply_retention(NOW).unwrap();
+                self.log().remove_due_files(NOW);
+            }
+            Step::Reopen => self.reopen(path, (0, 0)),
+            Step::ReopenWithIndexes { offsets, positions } => self.reopen(path, (*offsets, *positions)),
+        }
+    }
+
+    fn append(&mut self, specs: &[(i64, i32, usize)]) {
+        let mut next = self.log().log_end_offset();
+        let mut encoded = Vec::new();
+        for &(gap, records, value_bytes) in specs {
+            let base_offset = next + gap;
+            encoded.push(batch(&BatchSpec { base_offset, records, value_bytes, ..BatchSpec::default() }));
+            next = base_offset + i64::from(records);
+            self.batches.push((base_offset, next - 1));
+        }
+        self.log().append_as_follower(&Bytes::from(encoded.concat()), NOW).unwrap();
+    }
+
+    fn reopen(&mut self, path: &Path, (offsets, positions): (i32, i32)) {
+        let log = self.log.take().unwrap();
+        let (recovery_point, log_start_offset) = (log.log_end_offset(), log.log_start_offset());
+        log.close().unwrap();
+        let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        for index in files.filter(|path| path.extension().is_some_and(|extension| extension == "index")) {
+            let mut bytes = Vec::new();
+            for entry in fs::read(&index).unwrap().as_chunks::<8>().0 {
+                let number = |at: usize| i32::from_be_bytes(entry[at..at + 4].try_into().unwrap());
+                bytes.extend((number(0) + offsets).to_be_bytes());
+                bytes.extend((number(4) + positions).to_be_bytes());
+            }
+            fs::write(&index, bytes).unwrap();
+        }
+        let mode = OpenMode { clean: true, recovery_point, log_start_offset };
+        self.log = Some(PartitionLog::open(path, config(), mode, NOW).unwrap());
+    }
+
+    /// Every offset leads to the first batch that ends there or later.
+    fn check(&mut self) {
+        let log = self.log.as_ref().unwrap();
+        for offset in log.log_start_offset()..log.log_end_offset() {
+            let bytes = log.read_plan(offset, 1, i64::MAX, true).unwrap().read().unwrap();
+            let found = Batches::new(&bytes).next().map(|batch| batch.unwrap().0.base_offset);
+            let linear = self.batches.iter().find(|(_, last)| *last >= offset).map(|(base, _)| *base);
+            assert_eq!(found, linear, "offset {offset}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn l3_every_offset_is_found_after_every_change(steps in prop::collection::vec(step(), 1..14)) {
+        let directory = super::directory_in_memory();
+        let path = directory.path().join("t-0");
+        let log = PartitionLog::create(&path, None, config(), NOW).unwrap();
+        let mut run = Run { log: Some(log), batches: Vec::new() };
+        for step in &steps {
+            run.take(&path, step);
+            run.check();
+        }
+    }
+}
