@@ -11,6 +11,7 @@ use zurau_common::zk::znode::Znode;
 use super::wire::{connect, produce, produce_code, world_with_metadata};
 use super::world::{World, eventually, id};
 use crate::Broker;
+use crate::coordinator::{LoadError, RecordProblem, Replay, load};
 use crate::log::Disk;
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::partition::{Acks, Isolation, ReadRequest, Reader};
@@ -201,6 +202,47 @@ async fn reads_that_fail_take_the_directory_offline_and_damaged_records_do_not()
     eventually("the directory goes offline", async || world.broker(1).parts.context.partitions.has_failed(0))
         .await;
     assert_eq!(world.partition(1).status().role, "offline");
+}
+
+/// What a load needs of a coordinator.
+struct Ignoring;
+
+impl Replay for Ignoring {
+    fn replay(
+        &mut self,
+        _key: Option<&[u8]>,
+        _value: Option<&[u8]>,
+        _producer_id: Option<i64>,
+        _at: i64,
+    ) -> Result<bool, RecordProblem> {
+        Ok(true)
+    }
+
+    fn replay_transaction_end(&mut self, _producer_id: i64, _commits: bool) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_fails_while_a_coordinator_loads_takes_the_directory_offline() {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    start_on_two(&mut world).await;
+    world.elect(1, 1).await;
+    world.send_to_all(1, 1).await;
+    world.produce(1, b'a', Acks::All).await;
+    world.agree(1).await;
+    let partition = world.partition(1);
+    let leader_epoch = partition.leader_epoch().unwrap();
+    let load = || load(&partition, leader_epoch, 1 << 20, Ignoring);
+    assert_eq!(load().await.map(|(_, loaded)| loaded.records).ok(), Some(1));
+
+    let disk = Disk::watch(&world.directories.path().join("1"));
+    // Where the batch is was remembered when it was appended: nothing but reading it fails.
+    disk.break_reads();
+    assert!(matches!(load().await, Err(LoadError::Failed(_))));
+    eventually("the directory goes offline", async || world.broker(1).parts.context.partitions.has_failed(0))
+        .await;
+    assert_eq!(partition.status().role, "offline");
 }
 
 #[tokio::test(flavor = "multi_thread")]

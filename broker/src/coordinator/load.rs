@@ -15,7 +15,7 @@ use zurau_common::rejection::Rejection;
 
 use super::stored::RecordProblem;
 use crate::fetch_waiter::FetchWaiter;
-use crate::log::{BatchHeader, Batches, HEADER_BYTES, Marker, Records, decompress};
+use crate::log::{BatchHeader, Batches, HEADER_BYTES, Marker, Records, StorageError, decompress};
 use crate::partition::{Isolation, Partition, ReadRequest, Reader};
 
 /// Longest wait for the high watermark before the leadership is looked at again.
@@ -98,9 +98,14 @@ pub(crate) async fn load<S: Replay>(
             let _ = timeout(COMMIT_WAIT, waiter.woken()).await;
             continue;
         }
-        let plan = answer.plan;
+        let (plan, reader) = (answer.plan, Arc::clone(partition));
         let replaying = tokio::task::spawn_blocking(move || {
-            let replayed = plan.read().map_err(|error| error.to_string()).and_then(|bytes| {
+            let unreadable = |error: StorageError| {
+                let reason = error.to_string();
+                reader.report(error);
+                reason
+            };
+            let replayed = plan.read().map_err(unreadable).and_then(|bytes| {
                 let mut loaded = loaded;
                 let next = replay(&mut shard, &bytes, &mut loaded)?;
                 Ok((next, loaded))

@@ -23,11 +23,11 @@ mod topic;
 mod writer;
 
 pub(crate) use batch::Producer;
-#[cfg(test)]
-pub(crate) use load::Loaded;
 pub(crate) use load::Replay;
 #[cfg(test)]
 pub(crate) use load::replay;
+#[cfg(test)]
+pub(crate) use load::{LoadError, Loaded, load};
 pub(crate) use offices::{Kind, Office, Offices};
 pub(crate) use replies::Replies;
 pub(crate) use step::{Now, ReplyId, WriteId, WriteOutcome};
