@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zurau_common::config::{BrokerConfig, Dynamic, Kind, TopicConfig, find_key, find_topic_key};
+use zurau_common::config::{BrokerConfig, Dynamic, Kind, Settings, TopicConfig, find_key, find_topic_key};
 use zurau_common::id::{BrokerId, TopicName, topic_name_problem};
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::znode::{DEFAULT_ENTITY, Znode};
@@ -165,6 +165,39 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Numbers of threads: a running broker of Kafka changes them in steps only.
+const THREAD_COUNTS: [&str; 6] = [
+    "background.threads",
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+];
+
+/// Whether a running broker may go from the settings in force to others: numbers of threads at least 1, at least half
+/// of what they are (rounded down) and at most double (KIP-226).
+///
+/// # Errors
+/// [`Rejection::InvalidRequest`], as of Kafka, unlike for other values that do not fit.
+pub(crate) fn check_thread_counts(in_force: &Settings, wanted: &Settings) -> Result<(), Refusal> {
+    let count =
+        |settings: &Settings, key| settings.get(key).and_then(|(value, _)| value.trim().parse::<i64>().ok());
+    for key in THREAD_COUNTS {
+        let (Some(now), Some(then)) = (count(in_force, key), count(wanted, key)) else { continue };
+        let problem = match then {
+            _ if then == now => continue,
+            ..1 => "a running broker needs at least 1",
+            _ if then < now / 2 => "one change may at most halve the number",
+            _ if then > now * 2 => "one change may at most double the number",
+            _ => continue,
+        };
+        let message = format!("{key} cannot become {then}: it is {now}, and {problem}");
+        return Err(Refusal::new(Rejection::InvalidRequest, message));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +258,39 @@ mod tests {
         for (resource, key, value, code) in rows {
             let checked = check(resource, &entries(&[(key, value)]), &config);
             assert_eq!(checked.err().map_or(0, |refusal| refusal.rejection.code()), code, "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn thread_counts_change_in_steps() {
+        let settings = |key, value: i64| {
+            BrokerConfig::from_pairs([("broker.id", "1".to_owned()), (key, value.to_string())])
+                .unwrap()
+                .settings
+        };
+        //          key, in force, wanted, told
+        let rows: [(&str, i64, i64, Option<&str>); 10] = [
+            ("log.cleaner.threads", 2, 4, None),
+            ("log.cleaner.threads", 2, 5, Some("it is 2, and one change may at most double the number")),
+            ("log.cleaner.threads", 4, 2, None),
+            ("log.cleaner.threads", 4, 1, Some("it is 4, and one change may at most halve the number")),
+            ("log.cleaner.threads", 5, 2, None),
+            ("log.cleaner.threads", 1, 0, Some("a running broker needs at least 1")),
+            ("log.cleaner.threads", 0, 0, None),
+            ("num.recovery.threads.per.data.dir", 1, 3, Some("cannot become 3")),
+            ("num.replica.fetchers", 1, 3, Some("num.replica.fetchers cannot become 3")),
+            ("log.cleaner.backoff.ms", 1, 3, None),
+        ];
+        for (key, now, then, told) in rows {
+            let checked = check_thread_counts(&settings(key, now), &settings(key, then));
+            let refusal = checked.err();
+            assert_eq!(
+                refusal.as_ref().map(|refusal| refusal.rejection.code()),
+                told.map(|_| 42),
+                "{key} {now} {then}"
+            );
+            let message = refusal.map(|refusal| refusal.message).unwrap_or_default();
+            assert!(message.contains(told.unwrap_or_default()), "{message}");
         }
     }
 

@@ -195,6 +195,15 @@ async fn producer_ids_are_unique_and_configurations_come_back() {
         assert_eq!(response.responses[0].error_code, code, "{name} {key}");
     }
     assert_eq!(world.broker(1).parts.context.topic_configs.get("t").segment_age_max.as_millis(), 77_777);
+    // One broker's threads: twice as many as there are, and no more in one step.
+    for (value, code) in [("3", 42), ("2", 0), ("5", 42), ("4", 0), ("1", 42)] {
+        let mut request = alter("1", "log.cleaner.threads");
+        request.resources[0].resource_type = 4;
+        request.resources[0].configs[0].value = Some(value.into());
+        let response = peer.call(1, &request).await.unwrap();
+        assert_eq!(response.responses[0].error_code, code, "{value}");
+    }
+
     let resource = DescribeConfigsResource::default()
         .with_resource_type(2)
         .with_resource_name("t".into())

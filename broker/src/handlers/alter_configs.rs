@@ -22,7 +22,7 @@ use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpFailure};
 use zurau_common::zk::znode::Znode;
 
 use super::{Call, Starting};
-use crate::config_changes::{Resource, Step, apply_steps, check};
+use crate::config_changes::{Resource, Step, apply_steps, check, check_thread_counts};
 use crate::context::BrokerContext;
 use crate::topic_creation::{unreadable, unwritten, zookeeper};
 use crate::topic_plan::Refusal;
@@ -146,6 +146,14 @@ async fn alter(context: &BrokerContext, kind: i8, name: &str, change: &Change) -
         let base = if change.replaces_all { &Entries::new() } else { &stored };
         let wanted = apply_steps(base, &change.steps, |key| in_force(context, &resource, key))?;
         check(&resource, &wanted, &context.config)?;
+        if let Resource::Broker(id) = &resource {
+            let (all, own) = context.topic_configs.broker_overrides();
+            let (all, own) = if id.is_some() { (&all, &wanted) } else { (&wanted, &own) };
+            // What is stored for the other resource and cannot be used changes nothing here.
+            if let Ok(changed) = context.config.with_dynamic(all, own) {
+                check_thread_counts(&context.topic_configs.broker_config().settings, &changed.settings)?;
+            }
+        }
         if change.validate_only {
             return Ok(());
         }
