@@ -28,7 +28,7 @@ use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicPart
 use zurau_common::rejection::Rejection;
 
 use crate::fetch_waiter::{FetchWaiter, WaiterList};
-use crate::log::{LogConfig, LogError, PartitionLog, StorageError};
+use crate::log::{BatchRules, LogConfig, LogError, PartitionLog, StorageError};
 use crate::metrics::TopicCounters;
 use crate::replica::follower::EpochEndOffset;
 use crate::replica::leader::LeaderRules;
@@ -72,6 +72,8 @@ pub(crate) struct Partition {
     /// Of its topic.
     counters: Arc<TopicCounters>,
     inner: Mutex<Inner>,
+    /// What the topic's configuration asks of batches, for those who look at them before they take the lock.
+    batch_rules: Mutex<BatchRules>,
     /// Told whenever an office that was being taken is held, or given up.
     office_decided: Notify,
 }
@@ -146,6 +148,7 @@ impl Partition {
         (directory, log): (usize, PartitionLog),
         config: PartitionConfig,
     ) -> Arc<Self> {
+        let batch_rules = Mutex::new(BatchRules::of(&config.log));
         let inner = Inner {
             replica: Replica::new(shared.own, topic_id),
             log: Some(log),
@@ -164,6 +167,7 @@ impl Partition {
             directory,
             shared,
             inner: Mutex::new(inner),
+            batch_rules,
             office_decided: Notify::new(),
         })
     }
@@ -238,6 +242,7 @@ impl Partition {
             if let Some(log) = &mut inner.log {
                 log.set_config(config.log.clone());
             }
+            *self.batch_rules.lock() = BatchRules::of(&config.log);
             inner.config = config;
             let rules = self.rules(&inner.config);
             if let Some(leader) = inner.replica.leader_mut() {

@@ -67,5 +67,6 @@ pub use read::ReadPlan;
 pub use retention::{DeletionReason, KeptBecause};
 pub use survey::{SurveyedDirectory, SurveyedLog, survey_directory};
 pub use transaction_index::AbortedTransaction;
-pub use validate::AppendOrigin;
+pub(crate) use validate::FetchedBatches;
+pub use validate::{AppendOrigin, BatchRules, CheckedBatches};
 pub use verification::{Verification, VerificationGuard};

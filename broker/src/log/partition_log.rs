@@ -24,7 +24,7 @@ use super::producers::{Admission, ProducerStates, StoredBatch};
 use super::segment::{Segment, WriteOutcome};
 use super::transaction_index::AbortedTransaction;
 use super::turned_away::TurnedAway;
-use super::validate::{AppendOrigin, LeaderRules, Prepared, prepare_follower_append, prepare_leader_append};
+use super::validate::{AppendOrigin, BatchRules, CheckedBatches, FetchedBatches, Prepared};
 use super::verification::{Verification, VerificationGuard, Verifications};
 
 pub(crate) const EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
@@ -194,10 +194,21 @@ impl PartitionLog {
         (origin, verification): (AppendOrigin, Verification),
         now_ms: i64,
     ) -> Result<AppendInfo, AppendError> {
+        let batches = CheckedBatches::new(records.clone(), BatchRules::of(&self.config), origin, now_ms);
+        self.append_checked(batches, leader_epoch, verification)
+    }
+
+    /// As [`PartitionLog::append_verified`], for batches that were looked at already.
+    pub fn append_checked(
+        &mut self,
+        batches: CheckedBatches,
+        leader_epoch: i32,
+        verification: Verification,
+    ) -> Result<AppendInfo, AppendError> {
         self.check_running().map_err(stopped)?;
+        let (origin, now_ms) = (batches.origin(), batches.now_ms());
         let first_offset = self.log_end_offset;
-        let rules = LeaderRules { config: &self.config, origin, first_offset, leader_epoch, now_ms };
-        let prepared = prepare_leader_append(records, &rules)?;
+        let prepared = batches.stamp(BatchRules::of(&self.config), first_offset, leader_epoch)?;
         let limit_bytes = self.config.segment_bytes as usize;
         if prepared.size_bytes > limit_bytes {
             return Err(AppendError::RecordListTooLarge { size_bytes: prepared.size_bytes, limit_bytes });
@@ -247,8 +258,13 @@ impl PartitionLog {
     /// # Errors
     /// `NotContiguous`, `CorruptMessage` and the like: batches before the bad one may have been appended.
     pub fn append_as_follower(&mut self, records: &Bytes, now_ms: i64) -> Result<(), AppendError> {
+        self.append_fetched(FetchedBatches::new(records), now_ms)
+    }
+
+    /// As [`PartitionLog::append_as_follower`], for batches that were looked at already.
+    pub(crate) fn append_fetched(&mut self, batches: FetchedBatches, now_ms: i64) -> Result<(), AppendError> {
         self.check_running().map_err(stopped)?;
-        let prepared = prepare_follower_append(records)?;
+        let prepared = batches.prepared()?;
         self.check_contiguous(&prepared)?;
         if let Some(first) = prepared.headers.first()
             && first.base_offset < self.log_end_offset

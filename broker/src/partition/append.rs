@@ -12,7 +12,9 @@ use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
-use crate::log::{AppendError, AppendInfo, AppendOrigin, RecordError, Verification, VerificationGuard};
+use crate::log::{
+    AppendError, AppendInfo, AppendOrigin, CheckedBatches, RecordError, Verification, VerificationGuard,
+};
 use crate::replica::steps;
 
 /// What the producer wants to hear.
@@ -159,8 +161,9 @@ impl Partition {
         leader_epoch: LeaderEpoch,
         now_ms: i64,
     ) -> Result<Appended, ProduceRejection> {
+        let batches = self.check(what, now_ms);
         let appended =
-            self.if_decided(|inner, wakes| self.append_counted(inner, wakes, leader_epoch, (what, now_ms)));
+            self.if_decided(|inner, wakes| self.append_counted(inner, wakes, leader_epoch, (what, batches)));
         appended.unwrap_or_else(|| Err(Rejection::NotLeaderOrFollower.into()))
     }
 
@@ -178,8 +181,9 @@ impl Partition {
         now_ms: i64,
         limit: Instant,
     ) -> Result<Appended, ProduceRejection> {
+        let batches = self.check(what, now_ms);
         let append = |inner: &mut Inner, wakes: &mut Wakes| {
-            self.append_counted(inner, wakes, LeaderEpoch::UNKNOWN, (what, now_ms))
+            self.append_counted(inner, wakes, LeaderEpoch::UNKNOWN, (what, batches))
         };
         let outcome = self.when_decided(limit, append).await;
         // Clients repeat what was refused so.
@@ -219,12 +223,14 @@ impl Partition {
     async fn when_decided<T, E: From<Rejection>>(
         &self,
         limit: Instant,
-        mut work: impl FnMut(&mut Inner, &mut Wakes) -> Result<T, E>,
+        work: impl FnOnce(&mut Inner, &mut Wakes) -> Result<T, E>,
     ) -> Result<T, E> {
+        let mut work = Some(work);
         loop {
             // Made before the look, so that no decision falls between.
             let decided = self.office_decided.notified();
-            if let Some(outcome) = self.if_decided(&mut work) {
+            let outcome = self.if_decided(|inner, wakes| work.take().map(|work| work(inner, wakes)));
+            if let Some(outcome) = outcome.flatten() {
                 return outcome;
             }
             if timeout_at(limit, decided).await.is_err() {
@@ -238,15 +244,22 @@ impl Partition {
         self.step(|inner, wakes| (!inner.replica.is_taking_office()).then(|| work(inner, wakes)))
     }
 
+    /// Looks at every byte of the batches, without the lock: nobody else of the partition waits for that. Nothing is
+    /// refused here, since other reasons come first.
+    fn check(&self, what: &Append, now_ms: i64) -> CheckedBatches {
+        let rules = *self.batch_rules.lock();
+        CheckedBatches::new(what.records.clone(), rules, what.origin, now_ms)
+    }
+
     /// As [`Partition::append_now`], and counts what is refused.
     fn append_counted(
         self: &Arc<Self>,
         inner: &mut Inner,
         wakes: &mut Wakes,
         leader_epoch: LeaderEpoch,
-        (what, now_ms): (&Append, i64),
+        (what, batches): (&Append, CheckedBatches),
     ) -> Result<Appended, ProduceRejection> {
-        let outcome = self.append_now(inner, wakes, leader_epoch, (what, now_ms));
+        let outcome = self.append_now(inner, wakes, leader_epoch, (what, batches));
         if let Err(refused) = &outcome {
             self.counters.refused(refused.rejection, what.records.len());
         }
@@ -258,12 +271,12 @@ impl Partition {
         inner: &mut Inner,
         wakes: &mut Wakes,
         leader_epoch: LeaderEpoch,
-        (what, now_ms): (&Append, i64),
+        (what, batches): (&Append, CheckedBatches),
     ) -> Result<Appended, ProduceRejection> {
         let leader_epoch = self.admit(inner, what.acks, leader_epoch)?;
         let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
-        let admission = (what.origin, what.verification);
-        let appended = log.append_verified(&what.records, leader_epoch.0, admission, now_ms);
+        let now_ms = batches.now_ms();
+        let appended = log.append_checked(batches, leader_epoch.0, what.verification);
         let must_sync = log.flush_due(now_ms);
         match appended {
             Ok(info) => {

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
-use crate::log::{AppendError, LogError, PartitionLog, StorageError};
+use crate::log::{AppendError, FetchedBatches, LogError, PartitionLog, StorageError};
 use crate::replica::follower::{FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision};
 use crate::replica::steps;
 
@@ -43,16 +43,17 @@ impl Partition {
         now_ms: i64,
     ) -> FetchStep {
         let is_full = self.shared.is_exhausted(self.directory) && !records.is_empty();
+        // Looked at before the lock is taken: readers of this copy do not wait for that.
         let nothing = Bytes::new();
+        let batches = FetchedBatches::new(if is_full { &nothing } else { records });
         let step = self.step(|inner, wakes| {
             let Some(current) = position(inner) else { return FetchStep::Stop };
             let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
-            let records = if is_full { &nothing } else { records };
             let committed = log.high_watermark();
             let action = steps::decide_on_answer(&inner.replica, log, asked, outcome);
             let applied = match action.unwrap_or(FollowerAction::Ignore) {
                 FollowerAction::Append { high_watermark, log_start } => {
-                    append_fetched(log, records, (high_watermark, log_start), now_ms)
+                    append_fetched(log, batches, (high_watermark, log_start), now_ms)
                 }
                 FollowerAction::Truncate(end) => self.truncate(log, current, end),
                 FollowerAction::AskLeaderStart => return FetchStep::AskLeaderStart,
@@ -165,12 +166,12 @@ impl From<AppendError> for Failure {
 
 fn append_fetched(
     log: &mut PartitionLog,
-    records: &Bytes,
+    batches: FetchedBatches,
     (high_watermark, leader_start): (i64, i64),
     now_ms: i64,
 ) -> Result<(), Failure> {
-    if !records.is_empty() {
-        log.append_as_follower(records, now_ms)?;
+    if !batches.is_empty() {
+        log.append_fetched(batches, now_ms)?;
     }
     steps::adopt_high_watermark(log, high_watermark);
     if log.log_start_offset() < leader_start && leader_start <= log.high_watermark() {

@@ -5,7 +5,10 @@ use kafka_protocol::records::Compression;
 use zurau_common::config::{CleanupPolicy, CompressionType, TimestampType};
 
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::log::{AppendError, BatchHeader, LogConfig, PartitionLog, check_crc};
+use crate::log::{
+    AppendError, AppendOrigin, BatchHeader, BatchRules, CheckedBatches, LogConfig, PartitionLog,
+    Verification, check_crc,
+};
 
 const NOW: i64 = 2_000_000_000;
 
@@ -153,6 +156,24 @@ fn compacted_topics_need_keys() {
         assert_eq!(record_errors.len(), 3, "{compression:?}");
         log.append_as_leader(&batch(&BatchSpec { compression, ..spec() }), 0, NOW).unwrap();
     }
+}
+
+#[test]
+fn the_rules_at_the_append_count_not_those_of_the_check() {
+    let strict =
+        LogConfig { cleanup_policy: CleanupPolicy { compact: true, delete: false }, ..LogConfig::default() };
+    let (_directory, mut log) = log(LogConfig::default());
+    let keyless = batch(&BatchSpec { key: None, ..spec() });
+    let check = |config: &LogConfig| {
+        CheckedBatches::new(keyless.clone(), BatchRules::of(config), AppendOrigin::Client, NOW)
+    };
+    let (good, bad) = (check(&LogConfig::default()), check(&strict));
+    log.set_config(strict);
+    let error = log.append_checked(good, 0, Verification::NotAsked).unwrap_err();
+    assert_eq!(kind(&error), "record");
+    log.set_config(LogConfig::default());
+    let info = log.append_checked(bad, 4, Verification::NotAsked).unwrap();
+    assert_eq!((info.first_offset, info.last_offset), (0, 2));
 }
 
 #[test]
