@@ -187,33 +187,29 @@ pub(crate) fn write_vectored_all_at(
 
 /// Reads up to `length` bytes at `position`; fewer only at the end of the file.
 pub(crate) fn read_up_to(file: &File, length: usize, position: u64) -> io::Result<Vec<u8>> {
-    faults::before_read(file)?;
-    let mut buffer = Vec::with_capacity(length);
-    while buffer.len() < length {
-        let at = position + buffer.len() as u64;
-        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut buffer), at) {
-            Ok(0) => break,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    buffer.truncate(length);
+    let mut buffer = Vec::new();
+    read_again(file, &mut buffer, length, position)?;
     Ok(buffer)
 }
 
-/// Fills `buffer` from `position` on; returns how many bytes there were: fewer only at the end of the file.
-pub(crate) fn read_into(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+/// As [`read_up_to`], into a buffer that was used before; it holds nothing after an error.
+pub(crate) fn read_again(file: &File, buffer: &mut Vec<u8>, length: usize, position: u64) -> io::Result<()> {
+    buffer.clear();
     faults::before_read(file)?;
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[filled..], position + filled as u64) {
+    buffer.reserve_exact(length);
+    while buffer.len() < length {
+        let at = position + buffer.len() as u64;
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(buffer), at) {
             Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                buffer.clear();
+                return Err(error.into());
+            }
         }
     }
-    Ok(filled)
+    buffer.truncate(length);
+    Ok(())
 }
 
 /// Makes creations, renames and removals inside `directory` durable (LOG-08).

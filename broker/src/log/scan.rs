@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::batch::{BatchError, BatchHeader, HEADER_BYTES, check_crc};
 use super::error::StorageError;
-use super::files::{LogFile, read_into};
+use super::files::{LogFile, read_again};
 
 /// Bytes read at once when only headers are wanted: an index interval and a bit.
 pub(crate) const HEADER_READ_BYTES: usize = 8 << 10;
@@ -21,8 +21,6 @@ struct Window {
     file: Arc<File>,
     start: u64,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that hold the file's.
-    filled: usize,
     /// Read at once; only the first may be less than [`HEADER_READ_BYTES`].
     read_bytes: usize,
 }
@@ -30,27 +28,27 @@ struct Window {
 impl Window {
     fn new(log: &Arc<LogFile>, read_bytes: usize) -> Result<Self, StorageError> {
         let (log, file) = (Arc::clone(log), log.get()?);
-        Ok(Self { log, file, start: 0, buffer: Vec::new(), filled: 0, read_bytes })
+        Ok(Self { log, file, start: 0, buffer: Vec::new(), read_bytes })
     }
 
     /// The bytes from `position`, at least `needed` of them unless `end` is nearer.
     fn at(&mut self, position: u64, needed: usize, end: u64) -> Result<&[u8], StorageError> {
         let available = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
         let needed = needed.min(available);
-        let held = position >= self.start && position + needed as u64 <= self.start + self.filled as u64;
+        let held =
+            position >= self.start && position + needed as u64 <= self.start + self.buffer.len() as u64;
         if !held {
             let length = self.read_bytes.max(needed).min(available);
-            if self.buffer.len() < length {
-                self.buffer.resize(length, 0);
-            }
-            self.filled = 0;
-            self.filled = read_into(&self.file, &mut self.buffer[..length], position)
-                .map_err(|source| StorageError { action: "read", path: self.log.path(), source })?;
+            read_again(&self.file, &mut self.buffer, length, position).map_err(|source| StorageError {
+                action: "read",
+                path: self.log.path(),
+                source,
+            })?;
             self.start = position;
             self.read_bytes = self.read_bytes.max(HEADER_READ_BYTES);
         }
         let from = (position - self.start) as usize;
-        let until = self.filled.min(from + available);
+        let until = self.buffer.len().min(from + available);
         Ok(&self.buffer[from..until])
     }
 }
@@ -67,14 +65,15 @@ impl HeaderScan {
         Ok(Self { window: Window::new(log, HEADER_READ_BYTES)?, position, end })
     }
 
-    /// As [`HeaderScan::new`] for a scan that most likely ends within `first_bytes`: no more is read at first, as copying
-    /// bytes that nobody looks at costs more than the system call.
+    /// As [`HeaderScan::new`] for a scan whose last header most likely begins within `first_bytes`: no more is read at
+    /// first, as copying bytes that nobody looks at costs more than the system call.
     pub(crate) fn short(
         log: &Arc<LogFile>,
         (position, end): (u64, u64),
         first_bytes: u64,
     ) -> Result<Self, StorageError> {
-        let first_bytes = first_bytes.clamp(HEADER_BYTES as u64, HEADER_READ_BYTES as u64) as usize;
+        let first_bytes =
+            (first_bytes.min(HEADER_READ_BYTES as u64) as usize + HEADER_BYTES).min(HEADER_READ_BYTES);
         Ok(Self { window: Window::new(log, first_bytes)?, position, end })
     }
 

@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use super::batch::{BatchHeader, HEADER_BYTES, NO_TIMESTAMP};
+use super::batch::{BatchHeader, NO_TIMESTAMP};
 use super::config::LogConfig;
 use super::error::{StorageContext, StorageError};
 use super::files::{LogFile, write_vectored_all_at};
@@ -251,18 +251,27 @@ impl Segment {
     /// not believed (LOG-15): the scan then starts at the beginning.
     pub(crate) fn scan_for(&self, offset: i64) -> Result<HeaderScan, StorageError> {
         let Around { floor, next } = self.offset_index.around(offset)?;
-        let from = floor.map_or(0, |(_, position)| u64::from(position));
+        let (floor_offset, from) = floor.map_or((self.base_offset - 1, 0), |(o, p)| (o, u64::from(p)));
         let until = next.map_or(self.size_bytes, |(_, position)| u64::from(position));
+        let between = until.saturating_sub(from);
         // The batch ends at or behind the floor, and begins no later than the next entry's one. If one read does not
         // bring all of them, the batches are large, and it most likely is the next entry's.
-        let is_floor = floor.is_some_and(|(last_offset, _)| last_offset == offset);
-        let first_bytes = if is_floor { 0 } else { until.saturating_sub(from) + HEADER_BYTES as u64 };
         if next.is_some()
-            && first_bytes > HEADER_READ_BYTES as u64
+            && floor_offset < offset
+            && between > HEADER_READ_BYTES as u64
             && let Some(scan) = self.believable_scan(until, offset, 0)?
         {
             return Ok(scan);
         }
+        let first_bytes = match next {
+            // Where it begins if the batches in between are alike, and a bit.
+            Some((next_offset, _)) => {
+                let (distance, all) = (offset.saturating_sub(floor_offset), next_offset - floor_offset);
+                let expected = (between as i64).saturating_mul(distance.clamp(0, all)) / all.max(1);
+                expected as u64 + between / 8
+            }
+            None => between,
+        };
         if from > 0
             && let Some(scan) = self.believable_scan(from, offset, first_bytes)?
         {
