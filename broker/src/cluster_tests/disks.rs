@@ -111,12 +111,13 @@ async fn log_10_a_failed_directory_goes_offline_alone() {
     eventually("1 resigns", async || world.zookeeper.get(&leader).await.unwrap().is_none()).await;
     let refused = world.partition(1).append(batch(&BatchSpec::default()), Acks::Leader, 0).unwrap_err();
     assert_eq!(refused.rejection, Rejection::KafkaStorageError);
+    assert_eq!(other.status().role, "new", "the other directory is not concerned");
+    assert_eq!((partitions.has_failed(0), partitions.has_failed(1)), (true, false));
+    // It names everything that there is, so what the test made on the other directory is a stray from now on.
     let order = world.order(1, 2).await;
     assert_eq!(world.send(1, &order).await, Err(Rejection::KafkaStorageError), "it leads no more");
 
     let partitions = &world.broker(1).parts.context.partitions;
-    assert_eq!(other.status().role, "new", "the other directory is not concerned");
-    assert_eq!((partitions.has_failed(0), partitions.has_failed(1)), (true, false));
     let create = |name: &str, number: u128| {
         let topic_id = TopicId(uuid::Uuid::from_u128(number));
         partitions.get_or_create(&TopicPartition::new(name, 0), topic_id).unwrap()
