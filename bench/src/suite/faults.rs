@@ -39,7 +39,9 @@ pub(super) fn all(context: &mut Context<'_>) -> Result<()> {
 
 /// The broker that leads most partitions, and which.
 fn busiest(system: &System, topic: &str) -> Result<(i32, Vec<(String, i32)>)> {
-    let found = system.client().topic(topic)?.partitions;
+    // A broker that has just returned may not have been told yet.
+    let mut client = system.client();
+    let found = eventually("the topic is known", PATIENCE, || Ok(Some(client.topic(topic)?)))?.partitions;
     let count = |id: i32| found.iter().filter(|partition| partition.leader_id.0 == id).count();
     let id = found.iter().map(|partition| partition.leader_id.0).max_by_key(|id| count(*id));
     let id = id.context("no partition has a leader")?;
