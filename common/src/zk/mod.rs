@@ -14,6 +14,7 @@ pub mod topic;
 pub mod fence;
 pub mod op;
 
+mod batch;
 mod connect_string;
 pub mod lease;
 mod lease_term;

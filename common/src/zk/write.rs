@@ -4,11 +4,14 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 use zookeeper_client as zk;
 use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError, MultiWriteResult};
 
+use super::batch::{batches, pack, weight};
 use super::lease::BootTime;
 use super::op::{Lifetime, MultiError, Op, OpFailure, OpResult};
 use super::read::ReadError;
@@ -16,9 +19,8 @@ use super::session::{Inner, NoClient, ZooKeeper};
 use super::znode::{PERSISTENT_PARENTS, Znode};
 use crate::id::BrokerId;
 
-/// One multi of [`ZooKeeper::multi_batched`] (coordination.md, section 6).
-const GROUPS_PER_MULTI: usize = 250;
-const BYTES_PER_MULTI: usize = 256 * 1024;
+/// Requests of one [`ZooKeeper::multi_batched`] under way: the server makes several of them durable with one sync.
+const BATCHES_IN_FLIGHT: usize = 4;
 /// Above 1 MiB (jute.maxbuffer) the server drops the connection without a word, again and again.
 const LARGEST_MULTI: usize = 1_000_000;
 
@@ -109,10 +111,10 @@ impl ZooKeeper {
         Ok(())
     }
 
-    /// Many independent multis, packed 250 or 256 KiB to one request. Where one fails, it alone bears the error: the
-    /// others are sent again in smaller requests. Results in the order of the groups.
+    /// Many independent multis, packed 250 or 256 KiB to one request, some of which are under way at a time. Where one
+    /// fails, it alone bears the error: the others are sent again in smaller requests. Results in the order of the groups.
     ///
-    /// The groups must not depend on one another: each could be stored without the others.
+    /// The groups must not depend on one another: each could be stored without the others, and before them.
     pub async fn multi_batched<K>(
         &self,
         groups: Vec<(K, Vec<Op>)>,
@@ -121,18 +123,28 @@ impl ZooKeeper {
         let mut results: Vec<Option<Result<Vec<OpResult>, MultiError>>> = vec![None; groups.len()];
         let mut stack = batches(&groups);
         stack.reverse();
-        while let Some(range) = stack.pop() {
-            let ops: Vec<Op> = groups[range.clone()].iter().flatten().cloned().collect();
-            match self.multi(&ops).await {
+        let mut under_way = FuturesUnordered::new();
+        // Never sent: what has not been sent yet would wait and fail likewise.
+        let mut hopeless: Option<MultiError> = None;
+        loop {
+            while hopeless.is_none()
+                && under_way.len() < BATCHES_IN_FLIGHT
+                && let Some(range) = stack.pop()
+            {
+                let groups = &groups[range.clone()];
+                under_way.push(async move { (range, self.multi_of(groups).await) });
+            }
+            let Some((range, outcome)) = under_way.next().await else { break };
+            match outcome {
                 Ok(stored) => {
                     let mut stored = stored.into_iter();
                     for index in range {
                         results[index] = Some(Ok(stored.by_ref().take(groups[index].len()).collect()));
                     }
                 }
-                Err(MultiError::Failed { index, path, reason }) => {
-                    let (culprit, index) = locate(&groups, range.start, index);
-                    results[culprit] = Some(Err(MultiError::Failed { index, path, reason }));
+                Err(Culprit { group: Some(culprit), error }) => {
+                    let culprit = range.start + culprit;
+                    results[culprit] = Some(Err(error));
                     // What stands before the culprit has passed; behind it more may fail, hence the halves.
                     let middle = culprit + 1 + (range.end - culprit - 1) / 2;
                     for rest in [middle..range.end, culprit + 1..middle, range.start..culprit] {
@@ -141,20 +153,32 @@ impl ZooKeeper {
                         }
                     }
                 }
-                Err(error) => {
+                Err(Culprit { group: None, error }) => {
                     range.for_each(|index| results[index] = Some(Err(error.clone())));
                     if error != MultiError::Unknown {
-                        // Never sent: the rest would wait and fail likewise.
-                        results.iter_mut().for_each(|result| {
-                            result.get_or_insert(Err(error.clone()));
-                        });
-                        break;
+                        hopeless = Some(error);
                     }
                 }
             }
         }
-        let results = results.into_iter().map(|result| result.expect("every range was answered"));
+        let results = results.into_iter().map(|result| {
+            let unsent = || hopeless.clone().map(Err);
+            result.or_else(unsent).expect("every range was answered")
+        });
         keys.into_iter().zip(results).collect()
+    }
+
+    /// Groups as one multi: results of all their operations, or who is to blame.
+    async fn multi_of(&self, groups: &[Vec<Op>]) -> Result<Vec<OpResult>, Culprit> {
+        let packed = pack(groups);
+        match self.multi(&packed.ops).await {
+            Ok(stored) => Ok(packed.unpack(groups.iter().map(Vec::len).sum(), stored, &OpResult::Checked)),
+            Err(MultiError::Failed { index, path, reason }) => {
+                let (group, index) = packed.locate(groups, index);
+                Err(Culprit { group: Some(group), error: MultiError::Failed { index, path, reason } })
+            }
+            Err(error) => Err(Culprit { group: None, error }),
+        }
     }
 
     /// Keeps the lease by setting `/leases/[broker]` every eighth of the session timeout, unless another write was
@@ -191,46 +215,11 @@ async fn keep(inner: Weak<Inner>, broker: BrokerId) {
     }
 }
 
-/// Ranges of groups that fit into one multi.
-fn batches(groups: &[Vec<Op>]) -> Vec<std::ops::Range<usize>> {
-    let mut ranges = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
-    for (index, group) in groups.iter().enumerate() {
-        let added = weight(group);
-        if index > start && (index - start == GROUPS_PER_MULTI || bytes + added > BYTES_PER_MULTI) {
-            ranges.push(start..index);
-            (start, bytes) = (index, 0);
-        }
-        bytes += added;
-    }
-    if start < groups.len() {
-        ranges.push(start..groups.len());
-    }
-    ranges
-}
-
-/// The group, counting from `start`, that holds the operation at `index`, and the operation's index within it.
-fn locate(groups: &[Vec<Op>], start: usize, mut index: usize) -> (usize, usize) {
-    let mut group = start;
-    while index >= groups[group].len() {
-        index -= groups[group].len();
-        group += 1;
-    }
-    (group, index)
-}
-
-/// Bytes that the operations take in a request, generously.
-fn weight(ops: &[Op]) -> usize {
-    /// Header, lengths, version and access list.
-    const OVERHEAD: usize = 64;
-    let one = |op: &Op| match op {
-        Op::Create { path, data, .. } | Op::SetData { path, data, .. } => path.len() + data.len() + OVERHEAD,
-        Op::CheckAbsent { path } => 2 * (path.len() + OVERHEAD),
-        Op::CheckExists { path } | Op::CheckVersion { path, .. } | Op::Delete { path, .. } => {
-            path.len() + OVERHEAD
-        }
-    };
-    ops.iter().map(one).sum()
+/// Why a multi of several groups was not stored.
+struct Culprit {
+    /// The one whose operation failed, if it was one.
+    group: Option<usize>,
+    error: MultiError,
 }
 
 enum Answer {
@@ -342,29 +331,6 @@ fn request_failed(error: zk::Error) -> Result<Answer, MultiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn set(path: &str, bytes: usize) -> Op {
-        Op::SetData { path: path.to_owned(), data: vec![0; bytes], version: None }
-    }
-
-    #[test]
-    fn batches_hold_250_groups_or_256_kib() {
-        let small: Vec<Vec<Op>> = (0..600).map(|_| vec![set("/x", 10)]).collect();
-        assert_eq!(batches(&small), [0..250, 250..500, 500..600]);
-        let large: Vec<Vec<Op>> = (0..3).map(|_| vec![set("/x", 200 * 1024)]).collect();
-        assert_eq!(batches(&large), [0..1, 1..2, 2..3]);
-        let huge = vec![vec![set("/x", 10)], vec![set("/x", 400 * 1024)], vec![set("/x", 10)]];
-        assert_eq!(batches(&huge), [0..1, 1..2, 2..3]);
-        assert!(batches(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_failed_operation_is_found_in_its_group() {
-        let groups = vec![vec![set("/a", 0); 2], vec![], vec![set("/b", 0); 3]];
-        assert_eq!(locate(&groups, 0, 1), (0, 1));
-        assert_eq!(locate(&groups, 0, 2), (2, 0));
-        assert_eq!(locate(&groups, 1, 2), (2, 2));
-    }
 
     #[test]
     fn only_a_known_refusal_counts_as_not_stored() {
