@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod containers;
 pub mod directory;
 pub mod history;
+pub mod host;
 pub mod http;
 pub mod input;
 pub mod kafka;
