@@ -2,7 +2,6 @@
 //! it changed. Holds facts and the controller's notes about its own work; decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::RangeInclusive;
 
 use zurau_common::assignment::union;
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName, TopicPartition};
@@ -12,6 +11,7 @@ use zurau_common::zk::topic::TopicIdEntry;
 
 use crate::event::{Fact, LeaderNode, Read, Registration};
 use crate::office::{Office, Work};
+use crate::partition_map::PartitionMap;
 
 /// A broker that has ever been heard of.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Broker {
     pub(crate) announced: Option<BrokerEpoch>,
     /// The registration that has been sent its full LeaderAndIsr by this controller.
     pub(crate) told_in_full: Option<BrokerEpoch>,
+    /// One of its partitions that was not settled when the full LeaderAndIsr was last thought of.
+    pub(crate) waits_for: Option<TopicPartition>,
 }
 
 /// A registration that can lead.
@@ -159,7 +161,7 @@ pub(crate) struct Cluster {
     pub(crate) brokers: BTreeMap<BrokerId, Broker>,
     pub(crate) topics: BTreeMap<TopicName, Topic>,
     pub(crate) topic_ids: BTreeMap<TopicId, Read<TopicIdEntry>>,
-    pub(crate) partitions: BTreeMap<TopicPartition, Partition>,
+    pub(crate) partitions: PartitionMap,
     pub(crate) preferred_election: Read<Option<Vec<TopicPartition>>>,
     pub(crate) unclean_default: Option<bool>,
     pub(crate) former_epochs: FormerEpochs,
@@ -320,7 +322,7 @@ impl Cluster {
     }
 
     fn learn_partition(&mut self, partition: TopicPartition, change: impl FnOnce(&mut Partition) -> bool) {
-        let known = self.partitions.entry(partition.clone()).or_default();
+        let known = self.partitions.get_or_insert(&partition);
         if change(known) {
             self.reindex(&partition);
             self.dirty_partitions.insert(partition);
@@ -345,8 +347,7 @@ impl Cluster {
     /// The topic and all its partitions are looked at again.
     pub(crate) fn mark_topic(&mut self, topic: &TopicName) {
         self.dirty_topics.insert(topic.clone());
-        let range = partitions_of(topic);
-        self.dirty_partitions.extend(self.partitions.range(range).map(|(tp, _)| tp.clone()));
+        self.dirty_partitions.extend(self.partitions.of_topic(topic).map(|(tp, _)| tp.clone()));
     }
 
     pub(crate) fn mark_broker(&mut self, broker: BrokerId) {
@@ -356,7 +357,7 @@ impl Cluster {
     }
 
     /// Partitions that name the broker in any of their lists, in order.
-    pub(crate) fn hosted_by(&self, broker: BrokerId) -> impl Iterator<Item = &TopicPartition> {
+    pub(crate) fn hosted_by(&self, broker: BrokerId) -> impl DoubleEndedIterator<Item = &TopicPartition> {
         self.hosted.get(&broker).into_iter().flatten()
     }
 
@@ -385,7 +386,7 @@ impl Cluster {
         &self,
         topic: &TopicName,
     ) -> impl Iterator<Item = (&TopicPartition, &Partition)> {
-        self.partitions.range(partitions_of(topic))
+        self.partitions.of_topic(topic)
     }
 
     /// The current incarnation of a topic: its node's id, when the id's entry exists and names the topic.
@@ -402,8 +403,4 @@ impl Cluster {
         let own = self.topics.get(topic).and_then(|topic| topic.unclean_election);
         own.or(self.unclean_default).unwrap_or(configured)
     }
-}
-
-fn partitions_of(topic: &TopicName) -> RangeInclusive<TopicPartition> {
-    TopicPartition::new(TopicName::clone(topic), 0)..=TopicPartition::new(TopicName::clone(topic), i32::MAX)
 }

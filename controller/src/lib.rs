@@ -11,6 +11,7 @@ mod isr;
 pub mod machine;
 mod office;
 mod outcomes;
+mod partition_map;
 mod partitions;
 mod pending;
 mod preferred;

@@ -254,6 +254,7 @@ impl Machine {
         if self.reloading {
             return;
         }
+        let begins = self.phase != Phase::Active;
         match self.phase {
             Phase::Loading => self.begin(),
             Phase::Raising => {}
@@ -264,7 +265,7 @@ impl Machine {
             return;
         }
         self.meet_deadlines();
-        self.settle_brokers();
+        self.settle_brokers(begins);
         self.look_for_preferred_leaders();
         loop {
             if let Some(topic) = self.cluster.dirty_topics.pop_first() {
@@ -341,7 +342,8 @@ impl Machine {
         self.cluster.changed_brokers.extend(self.cluster.brokers.keys().copied());
         self.cluster.dirty_topics.extend(self.cluster.topics.keys().cloned());
         self.cluster.dirty_topics.extend(self.cluster.partitions.keys().map(|tp| tp.topic.clone()));
-        self.cluster.dirty_partitions.extend(self.cluster.partitions.keys().cloned());
+        let mut all: BTreeSet<TopicPartition> = self.cluster.partitions.keys().cloned().collect();
+        self.cluster.dirty_partitions.append(&mut all);
     }
 
     fn meet_deadlines(&mut self) {
@@ -353,8 +355,9 @@ impl Machine {
         }
     }
 
-    /// Turns changes of registrations into what they mean for partitions and other brokers.
-    fn settle_brokers(&mut self) {
+    /// Turns changes of registrations into what they mean for partitions and other brokers. `begins`: every partition
+    /// is looked at anyway.
+    fn settle_brokers(&mut self, begins: bool) {
         let changed = std::mem::take(&mut self.cluster.changed_brokers);
         if changed.is_empty() {
             return;
@@ -372,7 +375,9 @@ impl Machine {
             if let Some(broker_epoch) = live {
                 self.actions.push(Action::Note(Note::BrokerUp { broker: id, broker_epoch }));
             }
-            self.cluster.mark_broker(id);
+            if !begins {
+                self.cluster.mark_broker(id);
+            }
             if live.is_some() && !holds(Rule::FollowerBouncesFreely) {
                 let hosted: Vec<TopicPartition> = self.cluster.hosted_by(id).cloned().collect();
                 for tp in hosted {

@@ -172,19 +172,23 @@ impl Outbox {
         self.change(broker, epoch, |queue| queue.ask_log_end(partition));
     }
 
-    pub(crate) fn metadata(&self, changes: &[(TopicPartition, Option<PartitionMetadata>)]) {
-        {
-            let mut image = self.image.lock();
-            for (partition, metadata) in changes {
-                match metadata {
-                    Some(metadata) => image.partitions.insert(partition.clone(), metadata.clone()),
-                    None => image.partitions.remove(partition),
-                };
-            }
-        }
+    pub(crate) fn metadata(&self, changes: Vec<(TopicPartition, Option<PartitionMetadata>)>) {
+        // Held until both is done: whoever is due the whole image takes it with these changes in it.
+        let mut image = self.image.lock();
         for link in self.links.values() {
-            link.change(|queue| queue.publish(changes));
+            link.change(|queue| queue.publish(&changes));
         }
+        for (partition, metadata) in changes {
+            match metadata {
+                Some(metadata) => image.partitions.insert(partition, metadata),
+                None => image.partitions.remove(&partition),
+            };
+        }
+    }
+
+    /// Nothing more is sent.
+    pub(crate) fn close(&mut self) {
+        self.links.clear();
     }
 }
 

@@ -18,7 +18,7 @@ impl Machine {
         let tp = pending.fence.partition.clone();
         self.cluster.dirty_partitions.insert(tp.clone());
         self.partition_is_free(&tp.topic);
-        let partition = self.cluster.partitions.entry(tp.clone()).or_default();
+        let partition = self.cluster.partitions.get_or_insert(&tp);
         partition.work.in_flight = None;
         let WriteOutcome::Stored { zxid } = outcome else {
             // Nothing was stored, or perhaps it was: look, then decide again.

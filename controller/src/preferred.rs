@@ -49,7 +49,7 @@ impl Machine {
     /// Brokers that lead too few of the partitions that prefer them get them back.
     fn balance(&mut self) {
         let mut preferred: BTreeMap<BrokerId, (u64, Vec<TopicPartition>)> = BTreeMap::new();
-        for (tp, partition) in &self.cluster.partitions {
+        for (tp, partition) in self.cluster.partitions.iter() {
             let Some(state) = partition.state.value() else { continue };
             let Some(first) = self.target_of(partition).unwrap_or(&state.target).first() else { continue };
             let (all, elsewhere) = preferred.entry(*first).or_default();

@@ -57,7 +57,10 @@ impl Machine {
     }
 
     fn leader_and_isr(&self, tp: &TopicPartition) -> Option<LeaderAndIsr> {
-        let partition = self.cluster.partitions.get(tp)?;
+        self.record(tp, self.cluster.partitions.get(tp)?)
+    }
+
+    fn record(&self, tp: &TopicPartition, partition: &Partition) -> Option<LeaderAndIsr> {
         let (topic_id, started) = self.standing(tp)?;
         let Read::Value(state) = &partition.state else { return None };
         let (state_version, state) = (state.version, &state.value);
@@ -116,26 +119,29 @@ impl Machine {
             })
             .collect();
         for (broker, broker_epoch) in due {
-            let unsettled = self.cluster.hosted_by(broker).any(|tp| {
-                let work = &self.cluster.partitions[tp].work;
-                work.in_flight.is_some() || work.stale || work.confirming
-            });
-            if unsettled {
+            if self.waits(broker) {
                 continue;
             }
-            let hosted: Vec<TopicPartition> = self.cluster.hosted_by(broker).cloned().collect();
+            let hosted = self.cluster.hosted_by(broker);
+            let hosted: Vec<_> = hosted.map(|tp| (tp, &self.cluster.partitions[tp])).collect();
             let mut partitions = Vec::with_capacity(hosted.len());
-            for tp in hosted {
-                let partition = &self.cluster.partitions[&tp];
+            let (mut untold, mut leaving) = (Vec::new(), Vec::new());
+            for (tp, partition) in hosted {
+                if partition.leaving.value().is_some_and(|leaving| leaving.contains(&broker)) {
+                    leaving.push(tp.clone());
+                }
                 let is_readable = partition.state.value().is_some();
                 if is_readable && !self.may_be_told(partition, broker, broker_epoch) {
                     continue;
                 }
-                match self.leader_and_isr(&tp) {
+                match self.record(tp, partition) {
                     Some(record) => partitions.push(record),
                     None if partition.state.is_absent() => {}
-                    None => drop(self.partition_mut(&tp).work.untold.insert(broker)),
+                    None => untold.push(tp.clone()),
                 }
+            }
+            for tp in untold {
+                self.partition_mut(&tp).work.untold.insert(broker);
             }
             if let Some(known) = self.cluster.brokers.get_mut(&broker) {
                 known.told_in_full = Some(broker_epoch);
@@ -143,15 +149,28 @@ impl Machine {
             self.actions.push(Action::FullLeaderAndIsr { broker, broker_epoch, partitions });
             sent = true;
             // Now it can be told to delete what it hosted in earlier epochs.
-            let leaves = |tp: &&TopicPartition| {
-                let leaving = &self.cluster.partitions[*tp].leaving;
-                leaving.value().is_some_and(|leaving| leaving.contains(&broker))
-            };
-            let leaving: Vec<TopicPartition> =
-                self.cluster.hosted_by(broker).filter(leaves).cloned().collect();
             self.cluster.dirty_partitions.extend(leaving);
         }
         sent
+    }
+
+    /// Whether one of the broker's partitions is not settled. The one found last time is looked at first, and it was the
+    /// last in order, where most of them settle: otherwise every outcome would look at all partitions.
+    fn waits(&mut self, broker: BrokerId) -> bool {
+        let unsettled = |tp: &TopicPartition| {
+            let work = self.cluster.partitions.get(tp).map(|partition| &partition.work);
+            work.is_some_and(|work| work.in_flight.is_some() || work.stale || work.confirming)
+        };
+        let known = self.cluster.brokers.get(&broker).and_then(|known| known.waits_for.as_ref());
+        if known.is_some_and(unsettled) {
+            return true;
+        }
+        let found = self.cluster.hosted_by(broker).rev().find(|tp| unsettled(tp)).cloned();
+        let waits = found.is_some();
+        if let Some(known) = self.cluster.brokers.get_mut(&broker) {
+            known.waits_for = found;
+        }
+        waits
     }
 
     /// Notes what clients must hear about the partition, if it changed.

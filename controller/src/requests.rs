@@ -263,7 +263,10 @@ impl Machine {
         if let Some(known) = self.cluster.brokers.get_mut(&broker) {
             known.leaving_in = Some(broker_epoch);
         }
-        self.cluster.mark_broker(broker);
+        // Where it follows nothing changes.
+        let led = self.cluster.hosted_by(broker).filter(|tp| self.leads(broker, tp));
+        let led: Vec<TopicPartition> = led.cloned().collect();
+        self.cluster.dirty_partitions.extend(led);
         let deadline = self.now.plus(SHUTDOWN_WAIT);
         self.requests.shutdowns.push(Shutdown { request, broker, broker_epoch, deadline, moving: None });
     }
@@ -277,7 +280,7 @@ impl Machine {
             };
             if !shutdown.moving.as_ref().is_some_and(&moves) {
                 let hosted = self.cluster.hosted_by(shutdown.broker);
-                shutdown.moving = hosted.filter(|tp| moves(tp)).last().cloned();
+                shutdown.moving = hosted.rev().find(|tp| moves(tp)).cloned();
             }
             let alive = self.is_current(shutdown.broker, shutdown.broker_epoch);
             if shutdown.moving.is_some() && alive && self.now < shutdown.deadline {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -37,6 +37,9 @@ use crate::watches::{Found, read};
 
 /// Writes that go to ZooKeeper as one task; tasks run side by side.
 const WRITES_PER_TASK: usize = 250;
+
+/// Tasks whose writes are under way; the others wait, in the order in which they were asked for.
+const TASKS_AT_ONCE: usize = 16;
 
 /// Pause after ZooKeeper refused a read, before it is tried again.
 const READ_PAUSE: Duration = Duration::from_millis(200);
@@ -84,6 +87,7 @@ pub(crate) struct Runtime {
     started: Instant,
     inputs: mpsc::UnboundedSender<Input>,
     writes: HashMap<WriteId, Write>,
+    places: Arc<Semaphore>,
     waiting: HashMap<RequestId, Waiting>,
     next_request: u64,
     deposed: bool,
@@ -165,6 +169,11 @@ pub(crate) async fn serve(
         }
     };
     api.close();
+    runtime.outbox.close();
+    if ended == Ended::Stopped {
+        // Before the memory of a large cluster is given back, which takes a while.
+        resign(zookeeper).await;
+    }
     Ok(ended)
 }
 
@@ -187,6 +196,7 @@ impl Runtime {
             started: Instant::now(),
             inputs,
             writes: HashMap::new(),
+            places: Arc::new(Semaphore::new(TASKS_AT_ONCE)),
             waiting: HashMap::new(),
             next_request: 0,
             deposed: false,
@@ -363,7 +373,6 @@ impl Runtime {
             match action {
                 Action::Write { id, write } => {
                     self.mirror.write_began(&write);
-                    self.writes.insert(id, write.clone());
                     writes.push((id, write));
                 }
                 Action::ReadAgain(subject) => self.mirror.ask(subject),
@@ -377,7 +386,7 @@ impl Runtime {
                 Action::StopReplica { broker, broker_epoch, stop } => {
                     self.outbox.stop_replica(broker, broker_epoch, stop);
                 }
-                Action::Metadata(changes) => self.outbox.metadata(&changes),
+                Action::Metadata(changes) => self.outbox.metadata(changes),
                 Action::QueryLogEnd { broker, broker_epoch, partition } => {
                     self.outbox.query_log_end(broker, broker_epoch, partition);
                 }
@@ -400,29 +409,38 @@ impl Runtime {
         self.send_writes(writes);
     }
 
-    fn send_writes(&self, writes: Vec<(WriteId, Write)>) {
+    fn send_writes(&mut self, writes: Vec<(WriteId, Write)>) {
         let epoch_version = self.machine.epoch_version();
         let mut groups: Vec<(WriteId, Vec<Op>)> = Vec::new();
         for (id, write) in writes {
-            if let Write::ReassignmentError { partition, text: Some(_), exists: false } = &write {
-                self.send_below(id, parent_of_error(partition), operations(&write, epoch_version));
-                continue;
-            }
-            match (operations(&write, epoch_version), write) {
-                (Some(ops), _) => groups.push((id, ops)),
-                (None, Write::RemoveTopic { topic }) => {
+            let ops = operations(&write, epoch_version);
+            match (&write, ops) {
+                (Write::ReassignmentError { partition, text: Some(_), exists: false }, ops) => {
+                    self.send_below(id, parent_of_error(partition), ops);
+                }
+                (_, Some(ops)) => groups.push((id, ops)),
+                (Write::RemoveTopic { topic }, None) => {
                     let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+                    let topic = topic.clone();
                     tokio::spawn(async move {
                         let outcome = remove_topic(&zookeeper, &topic, epoch_version).await;
                         let _ = inputs.send(Input::Written(vec![(id, outcome)]));
                     });
                 }
-                (None, write) => unreachable!("{write:?} has no operations"),
+                (write, None) => unreachable!("{write:?} has no operations"),
             }
+            self.writes.insert(id, write);
         }
-        for chunk in groups.chunks(WRITES_PER_TASK) {
-            let (chunk, zookeeper, inputs) = (chunk.to_vec(), self.zookeeper.clone(), self.inputs.clone());
+        let mut groups = groups.into_iter();
+        loop {
+            let chunk: Vec<_> = groups.by_ref().take(WRITES_PER_TASK).collect();
+            if chunk.is_empty() {
+                return;
+            }
+            let (zookeeper, inputs) = (self.zookeeper.clone(), self.inputs.clone());
+            let places = Arc::clone(&self.places);
             tokio::spawn(async move {
+                let _place = places.acquire_owned().await.expect("the semaphore is never closed");
                 let stored = zookeeper.multi_batched(chunk).await.into_iter();
                 let outcomes = stored.map(|(id, results)| {
                     (id, results.map(|results| WriteOutcome::Stored { zxid: zxid_of(&results) }))
