@@ -21,8 +21,8 @@ use crate::take_over::{Candidate, take_over};
 
 use super::rules::{Absent, judge_absent, stray};
 
-/// Partitions that one thread judges; judging writes to the disk.
-const PARTITIONS_PER_THREAD: usize = 64;
+/// Partitions that one thread judges, one after another; judging syncs files, and the disk syncs several at once.
+const PARTITIONS_PER_THREAD: usize = 16;
 
 /// Bytes of ephemeral paths that one session may own.
 const EPHEMERAL_BYTES_MAX: usize = 1_000_000;
