@@ -349,6 +349,17 @@ async fn describe(
     Ok(results.collect())
 }
 
+/// Those of the keys that are set for this very resource.
+///
+/// # Errors
+/// No broker answers, or the resource is refused.
+pub(crate) async fn own_keys(client: &mut Client, resource: &Resource, keys: &[&str]) -> Result<Vec<String>> {
+    let own = source(if matches!(resource, Resource::Broker(_)) { 2 } else { 1 });
+    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+    let entries = describe_one(client, resource, &keys).await?;
+    Ok(entries.into_iter().filter(|entry| entry.source == own).map(|entry| entry.name).collect())
+}
+
 /// The configurations of topics, by name. A topic that is gone by now is left out.
 ///
 /// # Errors

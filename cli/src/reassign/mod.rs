@@ -3,6 +3,7 @@
 
 mod plan;
 mod proposal;
+mod throttle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -43,17 +44,28 @@ enum Command {
     Start {
         #[command(flatten)]
         file: File,
+        /// What each broker may send, and receive, for these moves and those under way. Started again with another
+        /// rate, the file changes it.
+        #[arg(long, value_name = "BYTES_PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+        throttle: Option<u64>,
     },
     /// Show the moves under way; with a file those of the file, and then the exit code is 1 until all are complete.
+    /// With a file the throttle is taken away once nothing moves any more.
     #[command(aliases = ["verify", "list"])]
     Status {
         #[command(flatten)]
         file: File,
+        /// Leave the throttle.
+        #[arg(long)]
+        preserve_throttles: bool,
     },
-    /// Cancel moves: partitions go back to the replicas they had.
+    /// Cancel moves: partitions go back to the replicas they had. The throttle goes with the last move.
     Cancel {
         #[command(flatten)]
         file: File,
+        /// Leave the throttle.
+        #[arg(long)]
+        preserve_throttles: bool,
         #[arg(long)]
         topic: Option<String>,
         /// Partitions of the topic; without it all of them.
@@ -103,13 +115,15 @@ async fn work(arguments: Arguments) -> Result<ExitCode> {
     let mut client = Client::new(&common);
     match command {
         Command::Plan(arguments) => plan(&mut client, &arguments).await,
-        Command::Start { file } => {
+        Command::Start { file, throttle } => {
             let proposal =
                 file.read()?.ok_or_else(|| usage("name the file that `zurau reassign plan` wrote"))?;
-            start(&mut client, &common, &proposal).await
+            start(&mut client, &common, &proposal, throttle).await
         }
-        Command::Status { file } => status(&mut client, &common, file.read()?).await,
-        Command::Cancel { file, topic, partition, all } => {
+        Command::Status { file, preserve_throttles } => {
+            status(&mut client, &common, file.read()?, preserve_throttles).await
+        }
+        Command::Cancel { file, preserve_throttles, topic, partition, all } => {
             let partitions = match (file.read()?, topic, all) {
                 (Some(proposal), None, false) => proposal.partitions.iter().map(Wanted::id).collect(),
                 (None, Some(topic), false) if !partition.is_empty() => {
@@ -123,7 +137,7 @@ async fn work(arguments: Arguments) -> Result<ExitCode> {
                 }
                 _ => return Err(usage("say what to cancel: a file, --topic, or --all")),
             };
-            cancel(&mut client, &common, &partitions).await
+            cancel(&mut client, &common, &partitions, preserve_throttles).await
         }
     }
 }
@@ -190,7 +204,12 @@ struct Started {
     partitions: Vec<Outcome>,
 }
 
-async fn start(client: &mut Client, common: &Common, proposal: &Proposal) -> Result<ExitCode> {
+async fn start(
+    client: &mut Client,
+    common: &Common,
+    proposal: &Proposal,
+    throttle: Option<u64>,
+) -> Result<ExitCode> {
     let cluster = client.cluster(Some(&proposal.topics())).await?;
     let mut previous = Vec::new();
     let mut wishes = BTreeMap::new();
@@ -198,6 +217,10 @@ async fn start(client: &mut Client, common: &Common, proposal: &Proposal) -> Res
         let replicas = cluster.partition(&wanted.topic, wanted.partition)?.replicas.clone();
         previous.push(Wanted::new(&wanted.topic, wanted.partition, replicas));
         wishes.insert(wanted.id(), Some(wanted.replicas.clone()));
+    }
+    if let Some(rate) = throttle {
+        let under_way = moves(client, common).await?;
+        throttle::set(client, &under_way, proposal, &cluster, rate).await?;
     }
     let partitions = alter(client, common, &wishes, "started").await?;
     let started = Started { previous: Proposal::new(previous), partitions };
@@ -214,10 +237,17 @@ async fn cancel(
     client: &mut Client,
     common: &Common,
     partitions: &BTreeSet<TopicPartition>,
+    preserve_throttles: bool,
 ) -> Result<ExitCode> {
     let wishes = partitions.iter().map(|id| (id.clone(), None)).collect();
     let outcomes = alter(client, common, &wishes, "cancelled").await?;
     common.output.print(&outcomes, |outcomes| outcome_table(outcomes))?;
+    let others = moves(client, common).await?.into_keys().any(|id| !partitions.contains(&id));
+    if !others && !preserve_throttles {
+        let topics: BTreeSet<String> = partitions.iter().map(|id| id.topic.to_string()).collect();
+        let cluster = client.cluster(Some(&[])).await?;
+        throttle::clear(client, &cluster, topics).await?;
+    }
     Ok(exit_code(outcomes.iter().all(|outcome| outcome.error.is_none())))
 }
 
@@ -317,7 +347,12 @@ struct Progress {
     waiting_for: Vec<i32>,
 }
 
-async fn status(client: &mut Client, common: &Common, proposal: Option<Proposal>) -> Result<ExitCode> {
+async fn status(
+    client: &mut Client,
+    common: &Common,
+    proposal: Option<Proposal>,
+    preserve_throttles: bool,
+) -> Result<ExitCode> {
     let moves = moves(client, common).await?;
     let wanted: BTreeMap<TopicPartition, Vec<i32>> = match &proposal {
         Some(proposal) => {
@@ -350,6 +385,10 @@ async fn status(client: &mut Client, common: &Common, proposal: Option<Proposal>
         });
     }
     common.output.print(&progress, |progress| status_table(progress))?;
+    // What moves elsewhere may be throttled by the same rates.
+    if proposal.is_some() && moves.is_empty() && !preserve_throttles {
+        throttle::clear(client, &cluster, names).await?;
+    }
     Ok(exit_code(proposal.is_none() || progress.iter().all(|one| one.status == "complete")))
 }
 

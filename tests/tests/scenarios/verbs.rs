@@ -2,6 +2,7 @@
 //! with what the tree in ZooKeeper and other clients say.
 
 mod streams;
+mod throttle;
 mod transactions;
 
 use std::io::Write as _;
