@@ -88,12 +88,12 @@ pub(crate) struct LogEnds {
 }
 
 impl Work {
-    /// Forgets what belonged to the epoch that has just ended.
+    /// Forgets what belonged to the epoch that has just ended. A wish for the preferred leader stays: it may have come
+    /// while this epoch was being stored.
     pub(crate) fn begin_epoch(&mut self, office: Office) {
         self.office = office;
         self.confirming = false;
         self.log_ends = None;
-        self.prefer = false;
     }
 
     pub(crate) fn refuse(&mut self, broker: BrokerId, registration: BrokerEpoch, now: Millis) {
