@@ -272,7 +272,7 @@ impl Leader {
         let target_in_sync = difference(&self.target, &isr).is_empty();
         let stays_out = |id| !self.target.contains(&id) && target_in_sync && holds(Rule::RemovedStaysOut);
         for id in difference(&self.hosts, stored) {
-            if self.may_join(id, ends) && !stays_out(id) {
+            if self.may_join(id, ends, now_ms) && !stays_out(id) {
                 isr.push(id);
             }
         }
@@ -289,14 +289,16 @@ impl Leader {
     }
 
     /// R13: fetched in this epoch under a known registration, alive, and holds everything committed as well as the
-    /// start of this epoch.
-    fn may_join(&self, replica: BrokerId, ends: LogEnds) -> bool {
+    /// start of this epoch. Nor is it one that would be thrown out again at once (D15): while too few are in sync the
+    /// high watermark stands, and a follower that has gone silent still holds everything below it (JEP-01).
+    fn may_join(&self, replica: BrokerId, ends: LogEnds, now_ms: u64) -> bool {
         let committed = if holds(Rule::JoinAtHighWatermark) { ends.high_watermark } else { 0 };
         let start = if holds(Rule::JoinAtEpochStart) { self.epoch_start } else { 0 };
         self.followers.get(&replica).is_some_and(|progress| {
             let unheard = !holds(Rule::JoinAfterFetch);
             let reached = progress.log_end().map_or(unheard, |end| committed.max(start) <= end);
-            reached && !progress.is_gone() && progress.broker_epoch().is_some()
+            let stays = !progress.is_lagging(ends.log_end, self.rules.lag_max_ms, now_ms);
+            reached && stays && !progress.is_gone() && progress.broker_epoch().is_some()
         })
     }
 

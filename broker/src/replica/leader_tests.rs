@@ -108,6 +108,21 @@ fn members_that_lag_leave_and_stay_eligible_when_few_remain() {
 }
 
 #[test]
+fn jep_01_who_was_thrown_out_for_its_lag_is_not_taken_in_before_it_fetches() {
+    let mut leader = leader(&[1, 2, 3], &[]);
+    for follower in [2, 3] {
+        fetch(&mut leader, follower, 99, 1);
+    }
+    let ends = LogEnds { high_watermark: 99, log_end: 100 };
+    let proposal = leader.propose(ends, 200).unwrap();
+    assert_eq!((&proposal.isr, &proposal.elr), (&ids(&[1]), &ids(&[2, 3])));
+    leader.hear_stored(stored(&[1], &[2, 3], 5), 200);
+    assert_eq!(leader.propose(ends, 201), None, "they hold what is committed, and do not fetch");
+    fetch(&mut leader, 2, 100, 300);
+    assert_eq!(leader.propose(ends, 300).unwrap().isr, ids(&[1, 2]));
+}
+
+#[test]
 fn isr_05_a_dead_follower_leaves_at_once() {
     let mut leader = leader(&[1, 2, 3], &[]);
     fetch(&mut leader, 2, 100, 5);
