@@ -230,12 +230,7 @@ fn describe_partition(
         }
         _ => None,
     };
-    let offline: Vec<BrokerId> = partition
-        .replicas
-        .iter()
-        .copied()
-        .filter(|id| partition.offline_replicas.contains(id) || !image.brokers.contains_key(id))
-        .collect();
+    let offline = offline(image, partition);
     let epoch = if 7 <= asker.version { partition.leader_epoch.0 } else { -1 };
     MetadataResponsePartition::default()
         .with_error_code(rejection.map_or(0, Rejection::code))
@@ -245,6 +240,12 @@ fn describe_partition(
         .with_replica_nodes(to_wire_ids(&replicas))
         .with_isr_nodes(to_wire_ids(&isr))
         .with_offline_replicas(if 5 <= asker.version { to_wire_ids(&offline) } else { Vec::new() })
+}
+
+/// Replicas that are not reachable: told so, or of a broker that does not live.
+pub(super) fn offline(image: &MetadataImage, partition: &PartitionImage) -> Vec<BrokerId> {
+    let replicas = partition.replicas.iter().copied();
+    replicas.filter(|id| partition.offline_replicas.contains(id) || !image.brokers.contains_key(id)).collect()
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod describe_configs;
 mod describe_groups;
 mod describe_log_dirs;
 mod describe_producers;
+mod describe_topic_partitions;
 mod describe_transactions;
 mod elect_leaders;
 mod end_txn;
@@ -126,6 +127,7 @@ pub(crate) const APIS: &[Api] = &[
         consumer_group_heartbeat::start,
     ),
     api(ApiKey::ConsumerGroupDescribe, 0, 0, consumer_group_describe::start),
+    api(ApiKey::DescribeTopicPartitions, 0, 0, describe_topic_partitions::start),
 ];
 
 const fn api(key: ApiKey, version_min: i16, version_max: i16, start: fn(Call) -> Starting) -> Api {

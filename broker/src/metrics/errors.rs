@@ -72,6 +72,7 @@ pub(crate) fn each_code(answer: &dyn Any, mut count: impl FnMut(i16)) -> bool {
         DescribeTransactionsResponse { transaction_states.error_code; }
         ListTransactionsResponse { error_code; }
         ConsumerGroupDescribeResponse { groups.error_code; }
+        DescribeTopicPartitionsResponse { topics.error_code; topics.partitions.error_code; }
     }
     if let Some(OurHeartbeatResponse(response)) = answer.downcast_ref() {
         count(response.error_code);

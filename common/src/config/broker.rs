@@ -59,6 +59,7 @@ pub struct BrokerConfig {
     pub connections_max_idle: Option<Duration>,
     pub request_timeout: Duration,
     pub fetch_max_bytes: usize,
+    pub max_request_partition_size_limit: usize,
     pub max_incremental_fetch_session_cache_slots: usize,
 
     /// At least one.
@@ -134,6 +135,7 @@ impl BrokerConfig {
                 .map(duration_of_millis),
             request_timeout: s.millis("request.timeout.ms"),
             fetch_max_bytes: s.number("fetch.max.bytes"),
+            max_request_partition_size_limit: s.number("max.request.partition.size.limit"),
             max_incremental_fetch_session_cache_slots: s.number("max.incremental.fetch.session.cache.slots"),
             log_dirs: checked.log_dirs,
             log_retention_check_interval: s.millis("log.retention.check.interval.ms"),
