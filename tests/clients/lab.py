@@ -195,7 +195,18 @@ class Transformer:
         )
         self.producer.init_transactions(DECISION_LIMIT_S)
         self.member = consumer("lab-transform", **{"auto.offset.reset": "earliest", "session.timeout.ms": 6000})
-        self.member.subscribe([topic], on_assign=moved, on_revoke=moved, on_lost=moved)
+        self.member.subscribe([topic], on_assign=self.take, on_revoke=moved, on_lost=moved)
+
+    def take(self, member, assigned):
+        """Goes on from what is committed, which is asked for here: librdkafka (2.16) begins at the earliest record instead
+        when the assignment changes while an open transaction keeps the answer away (UNSTABLE_OFFSET_COMMIT)."""
+        moved(member, assigned)
+        known = member.committed(assigned, timeout=DECISION_LIMIT_S)
+        for at in known:
+            if at.error is not None:
+                raise KafkaException(at.error)
+            at.offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
+        member.assign(known)
 
     def close(self):
         self.member.close()
