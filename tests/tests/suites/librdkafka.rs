@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use zurau_tests::clients::{python, python_missing};
 use zurau_tests::programs::{binary, project_root};
 use zurau_tests::{Cluster, TestDirectory, scenario, skip};
 
@@ -67,13 +68,13 @@ fn suite(suite: &Suite, tests: impl FnOnce(&Runner<'_>) -> Result<Tally>) {
         return skip(suite.name, &why);
     }
     scenario(&suite.name.replace(' ', "-"), |directory| {
-        let built = built()?;
+        let (built, kafka) = (built()?, kafka_installation()?);
         let cluster = Cluster::builder()
             .set("num.partitions", 4)
             .set("default.replication.factor", 3)
             .set("group.initial.rebalance.delay.ms", 0)
             .start(directory)?;
-        let runner = Runner { built, directory, bootstrap: cluster.bootstrap() };
+        let runner = Runner { built, directory, bootstrap: cluster.bootstrap(), kafka };
         judge(suite, &tests(&runner)?, &GAPS)
     });
 }
@@ -82,6 +83,8 @@ struct Runner<'a> {
     built: PathBuf,
     directory: &'a TestDirectory,
     bootstrap: String,
+    /// What the tests take for an installation of Kafka.
+    kafka: PathBuf,
 }
 
 impl Runner<'_> {
@@ -94,7 +97,7 @@ impl Runner<'_> {
         command.args(["-L", "-p1"]).args(more).arg("-r").current_dir(self.built.join("tests"));
         command.env("RDKAFKA_TEST_CONF", &config).env("TEST_KAFKA_VERSION", "3.9.0").env("CI", "1");
         command.env("BROKERS", &self.bootstrap).env("TESTS", tests).env("TEST_REPORT", &report);
-        command.env("KAFKA_PATH", project_root().join("tests/suites/kafka"));
+        command.env("KAFKA_PATH", &self.kafka);
         command.env("LD_LIBRARY_PATH", "../src:../src-cpp").env("ZURAU", binary("zurau")?);
         run(&mut command, &self.directory.join("test-runner.log"), limit)?;
         read_report(&report, tests)
@@ -125,10 +128,46 @@ fn read_report(path: &Path, chosen: &str) -> Result<Tally> {
 
 /// Why the suite cannot be built here.
 fn compiler_missing() -> Option<String> {
-    ["g++", "make"].into_iter().find_map(|program| {
+    if let Some(why) = python_missing() {
+        return Some(why);
+    }
+    ["g++", "make", "javac"].into_iter().find_map(|program| {
         let found = Command::new(program).arg("--version").output();
-        found.is_err().then(|| format!("there is no {program}; install Debian's packages g++ and make"))
+        found.is_err().then(|| {
+            format!("there is no {program}; install Debian's packages g++, make and default-jdk-headless")
+        })
     })
+}
+
+/// Stand-ins of Kafka's programs, and Kafka's client for the helpers that are written in Java. It comes from a package of
+/// the Python registry, because there is no other source of it in reach.
+fn kafka_installation() -> Result<PathBuf> {
+    const PACKAGE: &str = "shigawire-apache-flink-libraries==2.0.0.post1";
+    const UNPACK: &str = "import glob, os, sys, zipfile
+archive = zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0])
+for name in ('kafka-clients', 'lz4-java', 'zstd-jni', 'snappy-java', 'slf4j-api'):
+    with open(f'{sys.argv[1]}/libs/{name}-.jar', 'wb') as jar:
+        jar.write(archive.read(f'pyflink/lib/{name}.jar'))
+";
+    let installation = workshop("kafka")?;
+    let programs = installation.join("bin");
+    fs::create_dir_all(&programs)?;
+    for entry in fs::read_dir(project_root().join("tests/suites/kafka/bin"))? {
+        let entry = entry?;
+        fs::copy(entry.path(), programs.join(entry.file_name()))?;
+    }
+    let libraries = installation.join("libs");
+    if !libraries.join("slf4j-api-.jar").exists() {
+        fs::create_dir_all(&libraries)?;
+        let mut download = Command::new(python());
+        download.args(["-m", "pip", "download", "-q", "--no-deps", PACKAGE, "-d"]).arg(&installation);
+        must(&mut download, &installation.join("download.log"))?;
+        must(
+            Command::new(python()).args(["-c", UNPACK]).arg(&installation),
+            &installation.join("unpack.log"),
+        )?;
+    }
+    Ok(installation)
 }
 
 /// The directory in which library and tests are built.
