@@ -160,8 +160,10 @@ mod tests {
         image(vec![topic("c", id(3), &[1]), topic("a", id(1), &[1, -1, 2]), topic("b", id(2), &[2])])
     }
 
+    type Shown = (String, Vec<i32>);
+
     /// Topics with the numbers of their partitions, and where to go on.
-    fn shown(page: &DescribeTopicPartitionsResponse) -> (Vec<(String, Vec<i32>)>, Option<(String, i32)>) {
+    fn shown(page: &DescribeTopicPartitionsResponse) -> (Vec<Shown>, Option<(String, i32)>) {
         let topics = page.topics.iter().map(|topic| {
             let numbers = topic.partitions.iter().map(|partition| partition.partition_index);
             (topic.name.as_ref().unwrap().to_string(), numbers.collect())

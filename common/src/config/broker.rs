@@ -130,9 +130,7 @@ impl BrokerConfig {
             queued_max_requests: s.number("queued.max.requests"),
             max_connections: s.number("max.connections"),
             max_connections_per_ip: s.number("max.connections.per.ip"),
-            connections_max_idle: u64::try_from(s.number::<i64>("connections.max.idle.ms"))
-                .ok()
-                .map(duration_of_millis),
+            connections_max_idle: unless_negative(s.number("connections.max.idle.ms")),
             request_timeout: s.millis("request.timeout.ms"),
             fetch_max_bytes: s.number("fetch.max.bytes"),
             max_request_partition_size_limit: s.number("max.request.partition.size.limit"),
@@ -342,6 +340,11 @@ fn read_inter_broker_listener(
             String::new()
         }
     }
+}
+
+/// A time in milliseconds; a negative one stands for never.
+fn unless_negative(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(duration_of_millis)
 }
 
 #[cfg(test)]
