@@ -244,7 +244,7 @@ async fn a_read_that_fails_while_a_coordinator_loads_takes_the_directory_offline
     assert!(matches!(load().await, Err(LoadError::Failed(_))));
     eventually("the directory goes offline", async || world.broker(1).parts.context.partitions.has_failed(0))
         .await;
-    assert_eq!(partition.status().role, "offline");
+    eventually("the replica is offline", async || partition.status().role == "offline").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
