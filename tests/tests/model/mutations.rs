@@ -144,6 +144,15 @@ fn safety_setup_for(rule: Rule, mut setup: Setup, seed: u64) -> Setup {
 const SEEDS: u64 = 400;
 const LIMIT: Duration = Duration::from_secs(180);
 
+/// The first seed to play: of a rule that is seldom missed, one that a long search (`RULE=a SEEDS=6000`) has found. What
+/// changes histories moves it.
+fn first_seed(rule: Rule) -> u64 {
+    match rule {
+        Rule::JoinAtEpochStart => 1569,
+        _ => 1,
+    }
+}
+
 /// How the absence of a rule was noticed.
 struct Catch {
     seed: u64,
@@ -154,7 +163,9 @@ struct Catch {
 /// The first history that goes wrong without the rule, and does not with it; and how many were played.
 fn hunt(rule: Rule, seeds: u64) -> (Option<Catch>, u64) {
     let started = Instant::now();
-    let range = crate::number("SEED").map_or(1..seeds + 1, |seed| seed..seed + 1);
+    // A longer search than the usual one is for another seed.
+    let first = if seeds == SEEDS { first_seed(rule) } else { 1 };
+    let range = crate::number("SEED").map_or(first..first + seeds, |seed| seed..seed + 1);
     for seed in range {
         let history = without(&[rule], || play(setup_for(rule, seed), seed, STEPS));
         if let Some((what, steps)) = history.violation {
