@@ -2,50 +2,35 @@
 //!
 //! `cargo bench -p zurau-broker --bench compaction`, with the directory to write to in `TMPDIR`.
 
+mod batches;
+
 use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
-use kafka_protocol::records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType};
+use bytes::Bytes;
+use kafka_protocol::records::Compression;
 use zurau_broker::log::{CleaningReport, CleaningSettings, LogConfig, PartitionLog, compact_once};
 
-const NOW: i64 = 1_700_000_000_000;
+use batches::{NOW, encode, value};
+
 const MIB: usize = 1 << 20;
 const INPUT_BYTES: usize = 256 * MIB;
 const RECORDS_PER_BATCH: usize = 64;
 
 /// A batch whose keys are spread over `keys`.
 fn batch(number: usize, keys: usize, value: &Bytes, compression: Compression) -> Bytes {
-    let record = |index: usize| {
+    encode(RECORDS_PER_BATCH, value, compression, |index| {
         let key = (number * RECORDS_PER_BATCH + index).wrapping_mul(2_654_435_761) % keys;
-        Record {
-            transactional: false,
-            control: false,
-            partition_leader_epoch: 0,
-            producer_id: -1,
-            producer_epoch: -1,
-            timestamp_type: TimestampType::Creation,
-            offset: index as i64,
-            sequence: index as i32 - 1,
-            timestamp: NOW,
-            key: Some(Bytes::from(format!("key-{key:08}"))),
-            value: Some(value.clone()),
-            headers: Default::default(),
-        }
-    };
-    let records: Vec<Record> = (0..RECORDS_PER_BATCH).map(record).collect();
-    let mut bytes = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression };
-    RecordBatchEncoder::encode(&mut bytes, records.iter(), &options).expect("encodes");
-    bytes.freeze()
+        Some(Bytes::from(format!("key-{key:08}")))
+    })
 }
 
 fn filled(path: &Path, value_bytes: usize, keys: usize, compression: Compression) -> PartitionLog {
     let mut config = LogConfig { segment_bytes: 64 * MIB as u32, ..LogConfig::default() };
     config.cleanup_policy.compact = true;
     let mut log = PartitionLog::create(path, None, config, NOW).expect("creates");
-    let value = Bytes::from((0..value_bytes).map(|n| (n * 31 % 251) as u8).collect::<Vec<u8>>());
+    let value = value(value_bytes);
     let mut number = 0;
     while (log.size_bytes() as usize) < INPUT_BYTES {
         log.append_as_leader(&batch(number, keys, &value, compression), 0, NOW).expect("appends");

@@ -1,12 +1,14 @@
 //! The hot leaves of produce and fetch, one at a time: `cargo bench -p zurau-broker --bench leaves`, with the directory
 //! to write to in `TMPDIR`. What they come to together is measured by the other benches.
 
+mod batches;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use kafka_protocol::records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType};
+use kafka_protocol::records::Compression;
 use zurau_broker::cores::OffsetWaiters;
 use zurau_broker::cores::leader::{Leader, LeaderRules, LogEnds, Office};
 use zurau_broker::cores::progress::FollowerFetch;
@@ -19,32 +21,14 @@ use zurau_common::id::{
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::zk::isr::StoredIsr;
 
-const NOW: i64 = 1_700_000_000_000;
+use batches::{NOW, encode, value};
+
 const MIB: usize = 1 << 20;
 /// Of the log that is read: many index blocks, and no trouble for the page cache.
 const LOG_BYTES: usize = 256 * MIB;
 
 fn batch(records: usize, value_bytes: usize, compression: Compression) -> Bytes {
-    let value = Bytes::from((0..value_bytes).map(|n| (n * 31 % 251) as u8).collect::<Vec<u8>>());
-    let record = |index: usize| Record {
-        transactional: false,
-        control: false,
-        partition_leader_epoch: 0,
-        producer_id: -1,
-        producer_epoch: -1,
-        timestamp_type: TimestampType::Creation,
-        offset: index as i64,
-        sequence: index as i32 - 1,
-        timestamp: NOW,
-        key: None,
-        value: Some(value.clone()),
-        headers: Default::default(),
-    };
-    let records: Vec<Record> = (0..records).map(record).collect();
-    let mut bytes = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression };
-    RecordBatchEncoder::encode(&mut bytes, records.iter(), &options).expect("encodes");
-    bytes.freeze()
+    encode(records, &value(value_bytes), compression, |_| None)
 }
 
 fn config() -> LogConfig {

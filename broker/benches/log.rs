@@ -3,6 +3,8 @@
 //! `cargo bench -p zurau-broker --bench log`, with the directory to write to in `TMPDIR`. Arguments behind `--` choose
 //! parts by name (`append`, `lookup`, `recovery`, `idle`); `ZURAU_BENCH_RECOVERY_MIB` is how much is recovered (2048).
 
+mod batches;
+
 use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::path::Path;
@@ -10,35 +12,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
-use kafka_protocol::records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType};
+use bytes::Bytes;
+use kafka_protocol::records::Compression;
 use zurau_broker::log::{LogConfig, OpenMode, PartitionLog};
 
-const NOW: i64 = 1_700_000_000_000;
+use batches::{NOW, encode, value};
+
 const MIB: usize = 1 << 20;
 
 fn batch(records: usize, value_bytes: usize) -> Bytes {
-    let value = Bytes::from((0..value_bytes).map(|n| (n * 31 % 251) as u8).collect::<Vec<u8>>());
-    let records: Vec<Record> = (0..records)
-        .map(|index| Record {
-            transactional: false,
-            control: false,
-            partition_leader_epoch: 0,
-            producer_id: -1,
-            producer_epoch: -1,
-            timestamp_type: TimestampType::Creation,
-            offset: index as i64,
-            sequence: index as i32 - 1,
-            timestamp: NOW,
-            key: None,
-            value: Some(value.clone()),
-            headers: Default::default(),
-        })
-        .collect();
-    let mut bytes = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
-    RecordBatchEncoder::encode(&mut bytes, records.iter(), &options).expect("encodes");
-    bytes.freeze()
+    encode(records, &value(value_bytes), Compression::None, |_| None)
 }
 
 fn config() -> LogConfig {

@@ -91,6 +91,11 @@ impl MetadataImage {
         self.topics.get(topic)?.partitions.get(&partition)
     }
 
+    /// Whether the broker lives and has an address on the listener.
+    pub(crate) fn reaches(&self, broker: BrokerId, listener: &str) -> bool {
+        self.brokers.get(&broker).is_some_and(|live| live.address(listener).is_some())
+    }
+
     /// All topics, in no particular order.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<TopicImage>> {
         self.topics.values()

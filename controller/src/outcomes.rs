@@ -1,7 +1,7 @@
 //! What outcomes of writes and answers of brokers change.
 
 use zurau_common::assignment::{difference, union};
-use zurau_common::id::{BrokerEpoch, BrokerId, TopicId, TopicName, TopicPartition};
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::fence::{Expected, partition_epoch_after};
@@ -147,13 +147,13 @@ impl Machine {
     pub(crate) fn stop_incarnation(&mut self, topic: &TopicName, topic_id: TopicId) {
         let partitions: Vec<TopicPartition> =
             self.cluster.partitions_of(topic).map(|(tp, _)| tp.clone()).collect();
+        let mut last_epoch = LeaderEpoch::UNKNOWN;
         for tp in partitions {
             let partition = self.partition_mut(&tp);
             let Some((_, hosts, epoch)) = partition.work.hosted.take_if(|(id, ..)| *id == topic_id) else {
                 continue;
             };
-            self.cluster.former_epochs.note(topic, epoch);
-            let partition = self.partition_mut(&tp);
+            last_epoch = last_epoch.max(epoch);
             let lists =
                 [&partition.isr, &partition.elr, &partition.leaving, &partition.replicas, &partition.wanted];
             let hosts =
@@ -170,6 +170,9 @@ impl Machine {
                 self.actions.push(Action::StopReplica { broker, broker_epoch, stop });
             }
             self.cluster.dirty_partitions.insert(tp);
+        }
+        if last_epoch != LeaderEpoch::UNKNOWN {
+            self.cluster.former_epochs.note(topic, last_epoch);
         }
     }
 }

@@ -16,6 +16,7 @@ import sys
 import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from positions import begin_at
 
 role, name, bootstrap, path, seed, topic, partitions = sys.argv[1:8]
 partitions = int(partitions)
@@ -198,15 +199,8 @@ class Transformer:
         self.member.subscribe([topic], on_assign=self.take, on_revoke=moved, on_lost=moved)
 
     def take(self, member, assigned):
-        """Goes on from what is committed, which is asked for here: librdkafka (2.16) begins at the earliest record instead
-        when the assignment changes while an open transaction keeps the answer away (UNSTABLE_OFFSET_COMMIT)."""
         moved(member, assigned)
-        known = member.committed(assigned, timeout=DECISION_LIMIT_S)
-        for at in known:
-            if at.error is not None:
-                raise KafkaException(at.error)
-            at.offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
-        member.assign(known)
+        begin_at(member, member.committed(assigned, timeout=DECISION_LIMIT_S))
 
     def close(self):
         self.member.close()

@@ -18,6 +18,7 @@ import time
 import traceback
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from positions import begin_at
 
 RATE = 150
 DEADLINE = 120
@@ -115,14 +116,7 @@ def transform(producer, consumer, messages, aborts):
 
 
 def take(consumer, assigned):
-    """Goes on from what is committed, which is asked for here: librdkafka (2.16) begins at the earliest record instead when
-    the assignment changes while an open transaction keeps the answer away (UNSTABLE_OFFSET_COMMIT)."""
-    known = retry(lambda: consumer.committed(assigned, timeout=ANSWER_LIMIT))
-    for at in known:
-        if at.error is not None:
-            give_up(at.error)
-        at.offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
-    consumer.assign(known)
+    begin_at(consumer, retry(lambda: consumer.committed(assigned, timeout=ANSWER_LIMIT)))
 
 
 def run(progress):

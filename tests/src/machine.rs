@@ -19,31 +19,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
 /// # Errors
 /// The connection fails.
 pub fn loopback_rate(total: u64) -> Result<f64> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    let reader = thread::spawn(move || -> Result<u64> {
-        let (mut stream, _) = listener.accept()?;
-        let mut buffer = vec![0; 256 * 1024];
-        let mut seen = 0;
-        loop {
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                return Ok(seen);
-            }
-            seen += count as u64;
-        }
-    });
-    let mut stream = TcpStream::connect(address)?;
-    let chunk = vec![7; 64 * 1024];
-    let start = Instant::now();
-    let mut sent = 0;
-    while sent < total {
-        stream.write_all(&chunk)?;
-        sent += chunk.len() as u64;
-    }
-    drop(stream);
-    let seen = reader.join().map_err(|_| anyhow!("the reader panicked"))??;
-    Ok(rate(seen, start.elapsed()))
+    flow(total, 64 << 10, 256 << 10, |_| Ok(()))
 }
 
 /// One TCP flow over loopback whose receiver appends what it reads to a file, into the page cache, in MB/s: what a
@@ -54,24 +30,37 @@ pub fn loopback_rate(total: u64) -> Result<f64> {
 pub fn receive_and_append_rate(directory: &Path, total: u64) -> Result<f64> {
     const CHUNK: usize = 1 << 20;
     let path = directory.join("receive-and-append");
+    let mut file = File::create(&path).context("creating a file")?;
+    let found = flow(total, CHUNK, CHUNK, move |bytes| Ok(file.write_all(bytes)?))?;
+    fs::remove_file(&path)?;
+    Ok(found)
+}
+
+/// Sends `total` bytes over loopback in writes of `written_bytes`; the receiver gives what it reads, up to `read_bytes` at
+/// once, to `receive`. In MB/s.
+fn flow(
+    total: u64,
+    written_bytes: usize,
+    read_bytes: usize,
+    mut receive: impl FnMut(&[u8]) -> Result<()> + Send + 'static,
+) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let mut file = File::create(&path).context("creating a file")?;
     let receiver = thread::spawn(move || -> Result<u64> {
         let (mut stream, _) = listener.accept()?;
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; read_bytes];
         let mut seen = 0;
         loop {
             let count = stream.read(&mut buffer)?;
             if count == 0 {
                 return Ok(seen);
             }
-            file.write_all(&buffer[..count])?;
+            receive(&buffer[..count])?;
             seen += count as u64;
         }
     });
     let mut stream = TcpStream::connect(address)?;
-    let chunk = vec![7; CHUNK];
+    let chunk = vec![7; written_bytes];
     let start = Instant::now();
     let mut sent = 0;
     while sent < total {
@@ -80,9 +69,7 @@ pub fn receive_and_append_rate(directory: &Path, total: u64) -> Result<f64> {
     }
     drop(stream);
     let seen = receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
-    let found = rate(seen, start.elapsed());
-    fs::remove_file(&path)?;
-    Ok(found)
+    Ok(rate(seen, start.elapsed()))
 }
 
 /// Appends of 1 MiB to a new file, into the page cache, in MB/s. The first run touches fresh memory; the second is

@@ -13,7 +13,7 @@ use kafka_protocol::messages::describe_topic_partitions_response::{
     Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
 };
 use kafka_protocol::messages::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
-use zurau_common::id::{BrokerId, TopicPartition, topic_name_problem};
+use zurau_common::id::{TopicPartition, topic_name_problem};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{to_wire_ids, to_wire_topic};
 use zurau_common::zk::isr::decode_ids;
@@ -21,7 +21,7 @@ use zurau_common::zk::znode::Znode;
 
 use super::metadata::{TOPIC_OPERATIONS, offline};
 use super::{Call, Starting};
-use crate::metadata::{MetadataImage, is_internal};
+use crate::metadata::{MetadataImage, PartitionImage, is_internal};
 
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: DescribeTopicPartitionsRequest| async move {
@@ -71,20 +71,22 @@ fn page(
         }
         let first = cursor.filter(|cursor| cursor.topic_name.as_str() == name);
         let first = first.map_or(0, |cursor| cursor.partition_index);
-        let numbers: Vec<i32> = topic.partitions.range(first..).map(|(number, _)| *number).collect();
-        let (shown, rest) = numbers.split_at(numbers.len().min(left));
-        left -= shown.len();
-        let partitions =
-            shown.iter().map(|number| describe(image, topic.partitions.get(number), *number, listener));
+        let mut rest = topic.partitions.range(first..);
+        let partitions: Vec<_> = rest
+            .by_ref()
+            .take(left)
+            .map(|(number, partition)| describe(image, *number, partition, listener))
+            .collect();
+        left -= partitions.len();
         response.topics.push(
             DescribeTopicPartitionsResponseTopic::default()
                 .with_name(Some(to_wire_topic(name)))
                 .with_topic_id(topic.topic_id.0)
                 .with_is_internal(is_internal(name))
                 .with_topic_authorized_operations(TOPIC_OPERATIONS)
-                .with_partitions(partitions.collect()),
+                .with_partitions(partitions),
         );
-        if let Some(number) = rest.first() {
+        if let Some((number, _)) = rest.next() {
             return response.with_next_cursor(next(*number));
         }
     }
@@ -100,23 +102,19 @@ fn refuse(name: &str, rejection: Rejection) -> DescribeTopicPartitionsResponseTo
 
 fn describe(
     image: &MetadataImage,
-    partition: Option<&crate::metadata::PartitionImage>,
     number: i32,
+    partition: &PartitionImage,
     listener: &str,
 ) -> DescribeTopicPartitionsResponsePartition {
-    let shown = DescribeTopicPartitionsResponsePartition::default()
+    let leader = partition.leader.filter(|id| image.reaches(*id, listener));
+    DescribeTopicPartitionsResponsePartition::default()
         .with_partition_index(number)
-        .with_eligible_leader_replicas(None)
-        .with_last_known_elr(Some(Vec::new()));
-    let Some(partition) = partition else { return shown };
-    let reachable =
-        |id: &BrokerId| image.brokers.get(id).is_some_and(|broker| broker.address(listener).is_some());
-    let leader = partition.leader.filter(reachable);
-    shown
         .with_leader_id(leader.map_or(-1, |id| id.0).into())
         .with_leader_epoch(partition.leader_epoch.0)
         .with_replica_nodes(to_wire_ids(&partition.replicas))
         .with_isr_nodes(to_wire_ids(&partition.isr))
+        .with_eligible_leader_replicas(None)
+        .with_last_known_elr(Some(Vec::new()))
         .with_offline_replicas(to_wire_ids(&offline(image, partition)))
 }
 
@@ -144,6 +142,7 @@ async fn add_eligible(call: &Call, page: &mut DescribeTopicPartitionsResponse) {
 #[cfg(test)]
 mod tests {
     use kafka_protocol::messages::describe_topic_partitions_request::{Cursor as From, TopicRequest};
+    use zurau_common::id::BrokerId;
 
     use super::*;
     use crate::handlers::tests::assert_every_version_encodes;

@@ -213,8 +213,7 @@ fn describe_partition(
     partition: &PartitionImage,
     asker: &Asker,
 ) -> MetadataResponsePartition {
-    let reachable =
-        |id: &BrokerId| image.brokers.get(id).is_some_and(|b| b.address(&asker.listener).is_some());
+    let reachable = |id: &BrokerId| image.reaches(*id, &asker.listener);
     let shown = |ids: &[BrokerId]| -> Vec<BrokerId> {
         ids.iter().copied().filter(|id| asker.version != 0 || reachable(id)).collect()
     };

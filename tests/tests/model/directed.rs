@@ -303,17 +303,27 @@ fn a_divergence_twice(d: &mut Director) -> Led {
     d.settle()
 }
 
-/// Mutation 10: a request that was given up adds 3 again, after 3 has left.
-fn a_proposal_twice(d: &mut Director) -> Led {
+/// 3 has left and comes back: its return is proposed, and held.
+fn propose_again(d: &mut Director) -> Led {
     d.shrink(2, &[1, 2])?;
     d.hold_messages(|message| proposes(message, 3));
     d.restart(2)?;
-    let first = |message: &Message| matches!(message, Message::AlterIsr { from, proposal, .. } if proposal.isr.len() == 3 && from.call == 2);
-    if !d.world.network.values().any(|message| first(message)) {
+    if !d.world.network.values().any(|message| is_first_return(message)) {
         return Err("3 is not proposed".to_owned());
     }
+    Ok(())
+}
+
+/// The proposal that [`propose_again`] leaves in the network.
+fn is_first_return(message: &Message) -> bool {
+    matches!(message, Message::AlterIsr { from, proposal, .. } if proposal.isr.len() == 3 && from.call == 2)
+}
+
+/// Mutation 10: a request that was given up adds 3 again, after 3 has left.
+fn a_proposal_twice(d: &mut Director) -> Led {
+    propose_again(d)?;
     d.release();
-    d.hold_messages(first);
+    d.hold_messages(is_first_return);
     d.take(Action::GiveProposalUp(0))?;
     d.until("3 is in sync", |world| stored(world, &[1, 2, 3]))?;
     d.settle()?;
@@ -323,7 +333,7 @@ fn a_proposal_twice(d: &mut Director) -> Led {
     d.pass(LAG_MS + 1)?;
     d.until("3 has left", |world| stored(world, &[1, 2]))?;
     d.settle()?;
-    d.deliver("the first proposal", false, first)?;
+    d.deliver("the first proposal", false, is_first_return)?;
     d.settle()
 }
 
@@ -402,19 +412,13 @@ fn a_lost_answer(d: &mut Director) -> Led {
 
 /// L2: a proposal is given up, and made again in vain, because its member is gone; the first one may still be stored.
 fn a_proposal_of_unknown_fate(d: &mut Director) -> Led {
-    d.shrink(2, &[1, 2])?;
-    d.hold_messages(|message| proposes(message, 3));
-    d.restart(2)?;
-    let first = |message: &Message| matches!(message, Message::AlterIsr { from, proposal, .. } if proposal.isr.len() == 3 && from.call == 2);
-    if !d.world.network.values().any(|message| first(message)) {
-        return Err("3 is not proposed".to_owned());
-    }
+    propose_again(d)?;
     d.take(Action::GiveProposalUp(0))?;
     d.settle()?;
     d.kill(2)?;
     d.settle()?;
     d.release();
-    d.hold_messages(first);
+    d.hold_messages(is_first_return);
     d.settle()?;
     d.produce()?;
     for _ in 0..3 {

@@ -30,13 +30,7 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
         .start(directory)?;
     cluster.create_topic("moved", &["[1]"])?;
     cluster.create_topic("other", &["[1,2,3]"])?;
-    let mut client = cluster.client();
-    let value = vec![b'x'; 128 << 10];
-    for _ in 0..MOVED / value.len() {
-        let batch = encode_batch(&[&value], now_ms(), Compression::None)?;
-        let (error, _) = client.produce("moved", 0, batch, -1)?;
-        ensure!(error == 0, "error {error}");
-    }
+    fill(&cluster, "moved", MOVED)?;
     let (broker, rate) = (if side == "leader" { 1 } else { 2 }, RATE.to_string());
     let entry =
         |key: String, value: &str| serde_json::json!({"version": 1, "config": {key: value}}).to_string();
@@ -55,7 +49,8 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
     let isr_before = cluster.znodes.get("/brokers/topics/other/0/ISR")?;
     let start = Instant::now();
     cluster.znodes.put("/brokers/topics/moved/0/replicas", "[2]")?;
-    let small = encode_batch(&[&value[..1000]], now_ms(), Compression::None)?;
+    let mut client = cluster.client();
+    let small = encode_batch(&[&[b'x'; 1000]], now_ms(), Compression::None)?;
     eventually("the move is complete", Duration::from_secs(90), || {
         let (error, _) = client.produce("other", 0, small.clone(), -1)?;
         ensure!(error == 0, "error {error}");
@@ -72,4 +67,16 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
         Ok((!cluster.broker(1)?.data().join("moved-0").exists()).then_some(()))
     })?;
     cluster.check_running()
+}
+
+/// Writes so many bytes to the first partition, in records of 128 KiB.
+pub(crate) fn fill(cluster: &Cluster, topic: &str, bytes: usize) -> Result<()> {
+    let mut client = cluster.client();
+    let value = vec![b'x'; 128 << 10];
+    for _ in 0..bytes / value.len() {
+        let batch = encode_batch(&[&value], now_ms(), Compression::None)?;
+        let (error, _) = client.produce(topic, 0, batch, -1)?;
+        ensure!(error == 0, "error {error}");
+    }
+    Ok(())
 }

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use kafka_protocol::records::Compression;
 use serde_json::{Value, json};
 use zurau_tests::cluster::START_LIMIT;
-use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, ZooKeeperKind, eventually, scenario};
 
 use super::{answer, json_of};
+use crate::throttle::fill;
 
 const MIB: usize = 1 << 20;
 /// Bytes to move, and bytes a second.
@@ -24,7 +23,7 @@ fn moves_are_throttled_until_they_are_done() {
             .set_for_brokers("replica.fetch.max.bytes", 256 << 10)
             .start(directory)?;
         cluster.create_topic("moved", &["[1]"])?;
-        fill(&cluster)?;
+        fill(&cluster, "moved", MOVED)?;
         let file = directory.join("plan.json");
         let wish = |replicas: Value| json!({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": replicas}]});
         std::fs::write(&file, wish(json!([2])).to_string())?;
@@ -69,17 +68,6 @@ fn moves_are_throttled_until_they_are_done() {
         cluster.wait_until_complete(START_LIMIT)?;
         cluster.check_running()
     });
-}
-
-fn fill(cluster: &Cluster) -> Result<()> {
-    let mut client = cluster.client();
-    let value = vec![b'x'; 128 << 10];
-    for _ in 0..MOVED / value.len() {
-        let batch = encode_batch(&[&value], now_ms(), Compression::None)?;
-        let (error, _) = client.produce("moved", 0, batch, -1)?;
-        ensure!(error == 0, "error {error}");
-    }
-    Ok(())
 }
 
 /// What an entity is configured with; nothing if there is no znode.
