@@ -6,10 +6,12 @@ Roles: `write` (idempotent, acks=all, unique values), `read` (all partitions fro
 `group` (one member of the group `lab-group`), `transform` (reads TOPIC in a group and writes OUTPUT_TOPIC, in
 transactions, some of which it aborts), `everything` (reads TOPIC to its end and stops). The form of the history is that
 of the checker (tests/src/checker/history.rs). What a client cannot know is recorded as `info`: after retries almost
-every error leaves it open whether an earlier attempt was stored.
+every error leaves it open whether an earlier attempt was stored. A member of a group that gets no answer is started
+again (supervised.py says why).
 """
 
 import json
+import os
 import random
 import signal
 import sys
@@ -17,6 +19,7 @@ import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from positions import begin_at
+from supervised import gets_on, is_worker, supervise, work
 
 role, name, bootstrap, path, seed, topic, partitions = sys.argv[1:8]
 partitions = int(partitions)
@@ -37,7 +40,10 @@ COMMON = {
 WRITES_A_SECOND = 150
 WAITING_WRITES_MAX = 2000
 # How long a transaction may stay undecided while brokers are gone before the client gives its producer up.
-DECISION_LIMIT_S = 60
+DECISION_LIMIT_S = 30
+# How long a member of a group may get nothing done: there is always something to read while the writers are at work.
+STANDSTILL_LIMIT_S = 45
+RESTARTS_MAX = 100
 
 
 def stop(_signal, _frame):
@@ -162,6 +168,7 @@ def group():
     while not stopping:
         start = time.time_ns()
         if found := records_of(member.consume(num_messages=200, timeout=0.1)):
+            gets_on()
             done(start, "ok", [{"poll": found}])
             try:
                 member.commit(asynchronous=False)
@@ -210,6 +217,7 @@ class Transformer:
         messages = [message for message in self.member.consume(num_messages=50, timeout=0.2) if message.error() is None]
         if not messages:
             return
+        gets_on()
         steps = [{"poll": records_of(messages)}]
         outcome = "info"
         try:
@@ -224,7 +232,7 @@ class Transformer:
         self.producer.begin_transaction()
         for message in messages:
             counter += 1
-            value = f"{message.value().decode()}>{name}.{counter}"
+            value = f"{message.value().decode()}>{name}.{os.getpid()}.{counter}"
             partition = message.partition() % self.output_partitions
             key = f"{self.output}-{partition}"
             note({"process": name, "intent": value, "key": key})
@@ -299,6 +307,17 @@ def transform():
             moved(None, None)
 
 
+def supervised(body):
+    if is_worker():
+        # Told by a line, not by the signal, which the worker gets as well when a whole group of processes does.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        work(body, STANDSTILL_LIMIT_S, lambda _line: stop(None, None))
+    supervise(RESTARTS_MAX, lambda: "stop" if stopping else None)
+
+
 signal.signal(signal.SIGTERM, stop)
-{"write": write, "read": read, "group": group, "transform": transform, "everything": everything}[role]()
+if role in ("group", "transform"):
+    supervised({"group": group, "transform": transform}[role])
+else:
+    {"write": write, "read": read, "everything": everything}[role]()
 history.close()

@@ -5,20 +5,17 @@ transform.py BOOTSTRAP INPUT OUTPUT PARTITIONS PROGRESS_FILE
     transaction; every seventh is aborted on purpose. Ends well if each number is in OUTPUT exactly once for readers of
     committed records.
 
-The transforming process gives up when a client gets no answer, and is started again, as a supervisor would: librdkafka
-from 2.10 on may wait for ever for a coordinator that has left the metadata (it keeps the handle of the removed broker).
+The transforming process gives up when a client gets no answer, and is started again (supervised.py says why).
 """
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from positions import begin_at
+from supervised import gets_on, give_up, is_worker, supervise, work
 
 RATE = 150
 DEADLINE = 120
@@ -30,8 +27,6 @@ bootstrap, source, target, partitions, progress_path = sys.argv[1:6]
 partitions = int(partitions)
 stopping = threading.Event()
 filled = {"count": 0, "done": False, "failures": []}
-# When the worker last began something new.
-alive = {"at": time.monotonic()}
 
 
 def fill():
@@ -78,12 +73,6 @@ def retry(act):
                 give_up(error)
             if not error.retriable() or time.monotonic() > deadline:
                 raise
-
-
-def give_up(why):
-    """Ends without the clients' clean-up, which may wait for ever as well."""
-    print(f"giving up: {why}", flush=True)
-    os._exit(1)
 
 
 def committed(consumer):
@@ -137,7 +126,7 @@ def run(progress):
     stop_at = None
     silent_since = time.monotonic()
     while True:
-        alive["at"] = time.monotonic()
+        gets_on()
         if filled["done"]:
             stop_at = stop_at or time.monotonic() + DEADLINE
             if time.monotonic() > stop_at:
@@ -193,60 +182,23 @@ def check():
     print(f"{len(seen)} numbers, their sum {sum(seen)}")
 
 
-def wait_for_the_count():
-    """The parent tells how many numbers there are when it has stopped; it ends this process by ending itself."""
-    line = sys.stdin.readline()
-    if not line:
-        os._exit(1)
+def count_is_known(line):
     filled["count"] = int(line)
     filled["done"] = True
 
 
-def watch():
-    """Some calls of librdkafka outlast the limit that they are given."""
-    while time.monotonic() < alive["at"] + 2 * ANSWER_LIMIT:
-        time.sleep(0.5)
-    give_up("a call does not return")
-
-
-def work():
+def worker():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=wait_for_the_count, daemon=True).start()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        with open(progress_path, "a", buffering=1) as progress:
-            run(progress)
-    except Exception:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    with open(progress_path, "a", buffering=1) as progress:
+        run(progress)
 
 
-def supervise():
-    for _ in range(1 + RESTARTS):
-        command = [sys.executable, *sys.argv, "worker"]
-        worker = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
-        told = False
-        while worker.poll() is None:
-            if filled["done"] and not told:
-                told = True
-                try:
-                    print(filled["count"], file=worker.stdin, flush=True)
-                except BrokenPipeError:
-                    pass
-            time.sleep(0.05)
-        if worker.returncode == 0:
-            return
-        print(f"the worker ended with {worker.returncode}", flush=True)
-    os._exit(1)
-
-
-if sys.argv[6:] == ["worker"]:
-    work()
+if is_worker():
+    work(worker, 2 * ANSWER_LIMIT, count_is_known)
 signal.signal(signal.SIGTERM, lambda _signal, _frame: stopping.set())
 filling = threading.Thread(target=fill)
 filling.start()
-supervise()
+supervise(RESTARTS, lambda: filled["count"] if filled["done"] else None)
 filling.join()
 if filled["failures"]:
     sys.exit(f"the input is not right: {filled['failures'][:5]}")
