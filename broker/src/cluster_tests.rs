@@ -7,6 +7,7 @@ mod durability;
 mod isolation;
 mod same_leader;
 mod transactions;
+mod truncation;
 mod wire;
 mod world;
 

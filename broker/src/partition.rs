@@ -150,7 +150,7 @@ impl Partition {
     ) -> Arc<Self> {
         let batch_rules = Mutex::new(BatchRules::of(&config.log));
         let inner = Inner {
-            replica: Replica::new(shared.own, topic_id),
+            replica: Replica::new(shared.own, topic_id, shared.replication.truncation_path),
             log: Some(log),
             config,
             commits: OffsetWaiters::default(),

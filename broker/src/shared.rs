@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::zk::lease::Lease;
 
@@ -34,6 +35,8 @@ pub(crate) struct ReplicationSettings {
     pub(crate) lag_max_ms: u64,
     /// `replica.fetch.wait.max.ms`.
     pub(crate) fetch_wait_max_ms: u64,
+    /// `replica.truncation.path`.
+    pub(crate) truncation_path: TruncationPath,
 }
 
 /// Shared by all partitions of a broker.

@@ -189,6 +189,7 @@ fn open(
     let settings = ReplicationSettings {
         lag_max_ms: millis(config.replica_lag_time_max),
         fetch_wait_max_ms: millis(config.replica_fetch_wait_max),
+        truncation_path: config.replica_truncation_path,
     };
     let (shared, requests) = Shared::new(config.broker_id, settings, Throttles::new(&config.settings));
     let directories = open_directories(&config)?;

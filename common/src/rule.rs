@@ -38,6 +38,10 @@ rules! {
     AnswerInItsEpoch;
     /// A diverging answer counts only for the question that it answers.
     DivergenceForItsQuestion;
+    /// KIP-101: who asks where epochs end fetches nothing before its log agrees with the leader's.
+    TruncateBeforeFetch;
+    /// KIP-279, HW-03: an answer for an epoch that the follower lacks leads to another question.
+    EpochsAgree;
     /// An added member lives in the registration under which it fetched (mutation 9, F3).
     MemberRegistration;
     /// An ISR change is stored only over the version that it was decided from (mutation 10).

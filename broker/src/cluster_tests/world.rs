@@ -42,6 +42,8 @@ pub(super) struct World {
     pub(super) topic_id: TopicId,
     /// Version of `state` and of `ISR` as last written or read by the test.
     pub(super) state_version: i32,
+    /// What brokers are started with besides.
+    overrides: Vec<(&'static str, String)>,
     controller_connections: u64,
 }
 
@@ -63,6 +65,11 @@ pub(super) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
 
 impl World {
     pub(super) async fn start() -> Self {
+        Self::start_with(Vec::new()).await
+    }
+
+    /// Brokers with these settings, too.
+    pub(super) async fn start_with(overrides: Vec<(&'static str, String)>) -> Self {
         let config =
             ServerConfig { min_session_timeout: Duration::from_millis(100), ..ServerConfig::default() };
         let server = Server::start(config).await.unwrap();
@@ -81,6 +88,7 @@ impl World {
             hosted: id(),
             topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),
             state_version: 0,
+            overrides,
             controller_connections: 0,
         };
         for number in 1..=3 {
@@ -90,7 +98,7 @@ impl World {
     }
 
     pub(super) fn pairs(&self, number: i32) -> Vec<(&'static str, String)> {
-        vec![
+        let pairs = vec![
             ("broker.id", number.to_string()),
             ("zookeeper.connect", self.server.connect_string()),
             ("zookeeper.session.timeout.ms", "2000".to_owned()),
@@ -101,7 +109,8 @@ impl World {
             ("controlled.shutdown.enable", "false".to_owned()),
             // Every batch is larger (GRP-04).
             ("offsets.load.buffer.size", "1".to_owned()),
-        ]
+        ];
+        [pairs, self.overrides.clone()].concat()
     }
 
     pub(super) fn config_of(pairs: Vec<(&'static str, String)>) -> BrokerConfig {

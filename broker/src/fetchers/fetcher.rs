@@ -1,16 +1,24 @@
 //! One fetcher: a connection to one leader, and a loop of Fetch requests over the partitions it follows there. A
 //! partition that cannot go on backs off alone. The request format is Fetch v17: topics by id, the follower and its
 //! registration named (KIP-903), the leader's epoch and the last fetched epoch for truncation (KIP-320, KIP-595).
+//!
+//! With `replica.truncation.path=offsets-for-leader-epoch` those that have to ask where an epoch ends go first, all in one
+//! request; who has its answer fetches with the others then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::join_all;
+use kafka_protocol::messages::OffsetForLeaderEpochRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
 use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
 use kafka_protocol::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
+use kafka_protocol::messages::offset_for_leader_epoch_request::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -18,16 +26,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 use zurau_common::id::{BrokerId, TopicId, TopicPartition};
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::to_wire_topic;
+use zurau_common::wire::control::{TAG_TOPIC_ID, put_topic_id, to_wire_topic};
 use zurau_common::wire::peer::Peer;
 
 use super::{AddressBook, FetchSettings, FetchersObserved};
 use crate::partition::{FetchStep, Partition};
-use crate::replica::follower::{EpochEndOffset, FetchPosition, FetchedOutcome};
+use crate::replica::follower::{Asked, EpochEndOffset, FetchPosition, FetchedOutcome};
 use crate::shared::{Shared, wall_clock_ms};
 
 const FETCH_VERSION: i16 = 17;
 const LIST_OFFSETS_VERSION: i16 = 7;
+const OFFSET_FOR_LEADER_EPOCH_VERSION: i16 = 4;
 /// "No session" (KIP-227): each request names all its partitions.
 const NO_SESSION_EPOCH: i32 = -1;
 /// Asks for the log start.
@@ -193,6 +202,14 @@ impl Fetcher {
                 }
                 continue;
             }
+            let (epoch_ends, questions): (Vec<_>, Vec<_>) =
+                questions.into_iter().partition(|question| question.position.asked == Asked::EpochEnd);
+            if !epoch_ends.is_empty() {
+                match self.ask_epoch_ends(peer, epoch_ends).await {
+                    Ok(()) => continue,
+                    Err(reason) => return reason,
+                }
+            }
             let wait_ms = match next {
                 None => self.settings.wait_max_ms,
                 Some(next) => {
@@ -279,7 +296,16 @@ impl Fetcher {
             self.shared.throttles.follower.record(records.len(), self.shared.now_ms());
         }
         self.shared.metrics.replication_bytes_in.add(records.len() as u64);
-        let mut step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
+        let step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
+        if self.go_on(peer, question, step).await {
+            let reached = partition.fetch_position().map_or(-1, |position| position.offset);
+            self.work.go_on(partition.id(), data.high_watermark - reached);
+        }
+    }
+
+    /// What follows from an answer that was applied; whether the partition is asked about again at once.
+    async fn go_on(&self, peer: &Peer, question: &Question, mut step: FetchStep) -> bool {
+        let Question { partition, position } = question;
         if step == FetchStep::AskLeaderStart {
             step = match self.leader_start(peer, question).await {
                 Ok(start) => partition.apply_leader_start(*position, start),
@@ -296,11 +322,61 @@ impl Fetcher {
             }
             // Whoever changed the role changes the set of partitions too; until then it is not asked about.
             FetchStep::Stop => {}
-            FetchStep::Continue | FetchStep::AskLeaderStart => {
-                let reached = partition.fetch_position().map_or(-1, |position| position.offset);
-                self.work.go_on(partition.id(), data.high_watermark - reached);
+            FetchStep::Continue | FetchStep::AskLeaderStart => return true,
+        }
+        false
+    }
+
+    /// Asks where the epochs of these logs end, and cuts the logs (KIP-101). Each question has its own outcome: those
+    /// that are refused back off, those that agree fetch next.
+    ///
+    /// # Errors
+    /// Why the connection is of no use any more.
+    async fn ask_epoch_ends(&self, peer: &Peer, questions: Vec<Question>) -> Result<(), String> {
+        let request = self.epoch_end_request(&questions);
+        let limit = Duration::from_millis(self.settings.call_timeout_ms);
+        let call = peer.call_within(limit, OFFSET_FOR_LEADER_EPOCH_VERSION, &request);
+        let answer = call.await.map_err(|error| error.to_string())?;
+        let mut outcomes: HashMap<(String, i32), FetchedOutcome> = HashMap::new();
+        for topic in answer.topics {
+            for end in topic.partitions {
+                let found = EpochEndOffset { leader_epoch: end.leader_epoch, end_offset: end.end_offset };
+                let rejection = Rejection::from_code(end.error_code);
+                let outcome = rejection.map_or(FetchedOutcome::EpochEnd(found), FetchedOutcome::Rejected);
+                outcomes.insert((topic.topic.to_string(), end.partition), outcome);
             }
         }
+        for question in questions {
+            let id = question.partition.id();
+            let outcome = outcomes.remove(&(id.topic.to_string(), id.partition));
+            // One that the answer leaves out must not be asked about again and again.
+            let outcome = outcome.unwrap_or(FetchedOutcome::Rejected(Rejection::UnknownServerError));
+            let nothing = Bytes::new();
+            let step = question.partition.apply_fetch(question.position, outcome, &nothing, wall_clock_ms());
+            self.go_on(peer, &question, step).await;
+        }
+        Ok(())
+    }
+
+    fn epoch_end_request(&self, questions: &[Question]) -> OffsetForLeaderEpochRequest {
+        let mut topics: HashMap<TopicId, OffsetForLeaderTopic> = HashMap::new();
+        for Question { partition, position } in questions {
+            let topic = topics.entry(partition.topic_id()).or_insert_with(|| {
+                let mut topic =
+                    OffsetForLeaderTopic::default().with_topic(to_wire_topic(&partition.id().topic));
+                put_topic_id(&mut topic.unknown_tagged_fields, TAG_TOPIC_ID, partition.topic_id());
+                topic
+            });
+            topic.partitions.push(
+                OffsetForLeaderPartition::default()
+                    .with_partition(partition.id().partition)
+                    .with_current_leader_epoch(position.leader_epoch.0)
+                    .with_leader_epoch(position.last_fetched_epoch),
+            );
+        }
+        OffsetForLeaderEpochRequest::default()
+            .with_replica_id(self.shared.own.0.into())
+            .with_topics(topics.into_values().collect())
     }
 
     /// Asks where the leader's log begins.

@@ -2,6 +2,8 @@
 //! before they truncate.
 //!
 //! - v1 answers with the epoch that was found too; v2 carries the client's current epoch; v3 the replica id.
+//! - A follower of ours says in a tagged field which incarnation of the topic it means, because the request has only its
+//!   name (M11).
 //! - Replica id −3 is the controller before an unclean election: it gets the last epoch and the log end of this
 //!   replica, whether it leads or not.
 
@@ -10,8 +12,9 @@ use kafka_protocol::messages::offset_for_leader_epoch_response::{
     EpochEndOffset, OffsetForLeaderTopicResult,
 };
 use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
-use zurau_common::id::LeaderEpoch;
+use zurau_common::id::{LeaderEpoch, TopicId};
 use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::{TAG_TOPIC_ID, get_topic_id};
 
 use super::leader_hint::{TopicRef, not_hosted};
 use super::{Call, Starting};
@@ -24,11 +27,14 @@ const LOG_END_QUERY: i32 = -3;
 pub(super) fn start(call: Call) -> Starting {
     call.now(|call, request: OffsetForLeaderEpochRequest| {
         let topics = request.topics.iter().map(|topic| {
+            let meant = get_topic_id(&topic.unknown_tagged_fields, TAG_TOPIC_ID);
             let partitions = topic.partitions.iter().map(|asked| {
-                let found = if request.replica_id.0 == LOG_END_QUERY {
-                    log_end(&call.context, &topic.topic, asked.partition)
-                } else {
-                    find(&call.context, &topic.topic, asked)
+                let found = match &meant {
+                    Err(_) => Err(Rejection::InvalidRequest),
+                    Ok(_) if request.replica_id.0 == LOG_END_QUERY => {
+                        log_end(&call.context, &topic.topic, asked.partition)
+                    }
+                    Ok(meant) => find(&call.context, &topic.topic, *meant, asked),
                 };
                 respond(asked.partition, found, call.version())
             });
@@ -52,12 +58,16 @@ fn log_end(context: &BrokerContext, topic: &str, partition: i32) -> Result<Epoch
 fn find(
     context: &BrokerContext,
     topic: &str,
+    meant: Option<TopicId>,
     asked: &OffsetForLeaderPartition,
 ) -> Result<EpochEnd, Rejection> {
     let Some(partition) = context.partitions.get(topic, asked.partition) else {
         let image = context.metadata.image();
         return Err(not_hosted(&image, &TopicRef::Name(topic.into()), asked.partition));
     };
+    if meant.is_some_and(|meant| meant != partition.topic_id()) {
+        return Err(Rejection::InconsistentTopicId);
+    }
     partition.end_offset_for_epoch(LeaderEpoch(asked.current_leader_epoch), LeaderEpoch(asked.leader_epoch))
 }
 

@@ -89,6 +89,13 @@ impl RequestMetrics {
         }
     }
 
+    /// Requests of an API, of all versions.
+    #[cfg(test)]
+    pub(crate) fn count(&self, key: ApiKey) -> u64 {
+        let found = self.apis.iter().find(|api| api.key == key);
+        found.map_or(0, |api| api.requests.iter().map(Counter::get).sum())
+    }
+
     /// APIs that were never asked have no series.
     pub(super) fn write(&self, page: &mut Exposition) {
         let asked = || self.apis.iter().filter(|api| api.total.count() != 0);

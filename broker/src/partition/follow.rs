@@ -8,7 +8,7 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{AppendError, FetchedBatches, LogError, PartitionLog, StorageError};
-use crate::replica::follower::{FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision};
+use crate::replica::follower::{FetchPosition, FetchedOutcome, FollowerAction, StartDecision};
 use crate::replica::steps;
 
 /// How a fetcher goes on with a partition.
@@ -48,14 +48,20 @@ impl Partition {
         let batches = FetchedBatches::new(if is_full { &nothing } else { records });
         let step = self.step(|inner, wakes| {
             let Some(current) = position(inner) else { return FetchStep::Stop };
-            let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
+            let Inner { replica, log: Some(log), .. } = inner else { return FetchStep::Stop };
             let committed = log.high_watermark();
-            let action = steps::decide_on_answer(&inner.replica, log, asked, outcome);
+            let action = steps::decide_on_answer(replica, log, asked, outcome);
             let applied = match action.unwrap_or(FollowerAction::Ignore) {
                 FollowerAction::Append { high_watermark, log_start } => {
                     append_fetched(log, batches, (high_watermark, log_start), now_ms)
                 }
-                FollowerAction::Truncate(end) => self.truncate(log, current, end),
+                FollowerAction::Truncate { end, agrees } => {
+                    let cut = self.truncate(log, current, end);
+                    if agrees && cut.is_ok() {
+                        replica.agree();
+                    }
+                    cut
+                }
                 FollowerAction::AskLeaderStart => return FetchStep::AskLeaderStart,
                 FollowerAction::BackOff(rejection) => return FetchStep::BackOff(rejection),
                 FollowerAction::Ignore => return FetchStep::Continue,
@@ -77,13 +83,11 @@ impl Partition {
     pub(crate) fn apply_leader_start(self: &Arc<Self>, asked: FetchPosition, leader_start: i64) -> FetchStep {
         self.step(|inner, wakes| {
             let Some(current) = position(inner) else { return FetchStep::Stop };
-            let Some(log) = inner.log.as_mut() else { return FetchStep::Stop };
-            if current != asked {
-                return FetchStep::Continue;
-            }
-            match Follower::decide_start(current, leader_start) {
-                StartDecision::Keep => FetchStep::BackOff(Rejection::OffsetOutOfRange),
-                StartDecision::ResetTo(start) => {
+            let Inner { replica, log: Some(log), .. } = inner else { return FetchStep::Stop };
+            match steps::decide_on_start(replica, log, asked, leader_start) {
+                None => FetchStep::Continue,
+                Some(StartDecision::Keep) => FetchStep::BackOff(Rejection::OffsetOutOfRange),
+                Some(StartDecision::ResetTo(start)) => {
                     warn!(
                         partition = %self.id, leader_epoch = %current.leader_epoch, log_end_offset = current.offset, start,
                         "the leader's log begins after the end of this one: dropping all and starting there"
@@ -96,6 +100,9 @@ impl Partition {
     }
 
     fn truncate(&self, log: &mut PartitionLog, current: FetchPosition, end: i64) -> Result<(), Failure> {
+        if current.offset <= end {
+            return Ok(());
+        }
         let high_watermark = log.high_watermark();
         info!(
             partition = %self.id, leader_epoch = %current.leader_epoch, from = current.offset, to = end, high_watermark,

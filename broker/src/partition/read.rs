@@ -380,8 +380,8 @@ impl Partition {
         asked: LeaderEpoch,
     ) -> Result<EpochEnd, Rejection> {
         let inner = self.inner.lock();
-        inner.replica.leader_in(current_leader_epoch)?;
         let log = inner.log.as_ref().ok_or(Rejection::KafkaStorageError)?;
-        Ok(log.end_offset_for_epoch(asked.0))
+        let end = steps::epoch_end(&inner.replica, log, current_leader_epoch, asked)?;
+        Ok(EpochEnd { leader_epoch: end.leader_epoch, end_offset: end.end_offset })
     }
 }

@@ -1,6 +1,6 @@
 //! The registry on its own: log directories without a cluster.
 
-use zurau_common::config::BrokerConfig;
+use zurau_common::config::{BrokerConfig, TruncationPath};
 use zurau_common::id::BrokerId;
 
 use super::*;
@@ -17,7 +17,8 @@ fn id() -> TopicPartition {
 
 /// The registry as after a start on these directories.
 fn started(directories: &[&std::path::Path]) -> Partitions {
-    let settings = ReplicationSettings { lag_max_ms: 1, fetch_wait_max_ms: 1 };
+    let settings =
+        ReplicationSettings { lag_max_ms: 1, fetch_wait_max_ms: 1, truncation_path: TruncationPath::Fetch };
     let config = BrokerConfig::from_pairs([("broker.id", "1")]).unwrap();
     let (shared, _requests) = Shared::new(BrokerId(1), settings, Throttles::new(&config.settings));
     let default = partition_config(&config, &config.topic_defaults, &std::collections::BTreeMap::new());

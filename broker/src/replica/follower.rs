@@ -1,7 +1,13 @@
 //! The follower of a partition: what it asks of its leader, and what an answer means for its log. It truncates by
 //! leader epoch only, never by high watermark (KIP-101, KIP-279, R16), and acts on no answer to a question that it
 //! would not ask any more (cases/invariants.md, mutations 7 and 8).
+//!
+//! Where the histories part it learns in one of two ways (`replica.truncation.path`). By Fetch: the epoch of its last
+//! record goes with each question, and the leader answers with a diverging epoch instead of records. By
+//! OffsetsForLeaderEpoch: in each epoch it first asks where the epoch of its last record ends, cuts, and asks again until
+//! the answer names an epoch that it has; only then it fetches.
 
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
 use zurau_common::rule::{Rule, holds};
@@ -19,25 +25,45 @@ pub struct EpochEndOffset {
 pub struct Follower {
     pub leader: BrokerId,
     pub leader_epoch: LeaderEpoch,
+    pub path: TruncationPath,
+    /// By OffsetsForLeaderEpoch: the log holds nothing that the leader's lacks. That stays so in this epoch, because a
+    /// leader never truncates.
+    pub agrees: bool,
 }
 
-/// A follower's question: "what follows `offset`, which I reached under `last_fetched_epoch`?"
+/// What is asked of the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The records from the offset on.
+    Records,
+    /// Where the epoch of the last record ends.
+    EpochEnd,
+}
+
+/// A follower's question: "what follows `offset`, which I reached under `last_fetched_epoch`?", or "where does that epoch
+/// end?"
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchPosition {
     pub leader: BrokerId,
     pub leader_epoch: LeaderEpoch,
     /// The follower's log end.
     pub offset: i64,
-    /// Epoch of its last batch; −1 when it has none.
+    /// Epoch of its last batch; −1 when it has none, and in a question for records that the leader need not compare.
     pub last_fetched_epoch: i32,
     pub log_start: i64,
+    pub asked: Asked,
 }
 
 /// What a Fetch answer says about one partition, its records aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FetchedOutcome {
-    Records { high_watermark: i64, log_start: i64 },
+    Records {
+        high_watermark: i64,
+        log_start: i64,
+    },
     Diverging(EpochEndOffset),
+    /// The answer of OffsetsForLeaderEpoch.
+    EpochEnd(EpochEndOffset),
     Rejected(Rejection),
 }
 
@@ -46,8 +72,8 @@ pub enum FetchedOutcome {
 pub enum FollowerAction {
     /// Append the records, then take over high watermark and log start, each bounded by the own log.
     Append { high_watermark: i64, log_start: i64 },
-    /// Cut the log to this end.
-    Truncate(i64),
+    /// Cut the log to `end`, if it is longer. `agrees`: what remains is the leader's too.
+    Truncate { end: i64, agrees: bool },
     /// The offset is outside the leader's log: ask where that begins.
     AskLeaderStart,
     /// Ask again after a pause; the reason is for the log line.
@@ -66,10 +92,11 @@ impl Follower {
         own_end_of: impl Fn(i32) -> EpochEndOffset,
     ) -> FollowerAction {
         let same_epoch = asked.leader == current.leader && asked.leader_epoch == current.leader_epoch;
-        let same_place =
-            asked.offset == current.offset && asked.last_fetched_epoch == current.last_fetched_epoch;
-        let diverging =
-            matches!(outcome, FetchedOutcome::Diverging(_)) && !holds(Rule::DivergenceForItsQuestion);
+        let same_place = asked.offset == current.offset
+            && asked.last_fetched_epoch == current.last_fetched_epoch
+            && asked.asked == current.asked;
+        let diverging = matches!(outcome, FetchedOutcome::Diverging(_) | FetchedOutcome::EpochEnd(_))
+            && !holds(Rule::DivergenceForItsQuestion);
         let same_question =
             (same_epoch || !holds(Rule::AnswerInItsEpoch)) && (same_place || !holds(Rule::AnswerAtItsOffset));
         if !same_question && !diverging {
@@ -80,9 +107,20 @@ impl Follower {
                 FollowerAction::Append { high_watermark, log_start }
             }
             FetchedOutcome::Diverging(leader_end) => match truncation_end(current, leader_end, own_end_of) {
-                Some(end) => FollowerAction::Truncate(end),
+                Some(end) => FollowerAction::Truncate { end, agrees: false },
                 None => FollowerAction::AskLeaderStart,
             },
+            // The largest epoch not above the asked one cannot be above it: cutting by such an answer leads nowhere.
+            FetchedOutcome::EpochEnd(leader_end) if asked.last_fetched_epoch < leader_end.leader_epoch => {
+                FollowerAction::BackOff(Rejection::UnknownServerError)
+            }
+            FetchedOutcome::EpochEnd(leader_end) => {
+                let agrees = knows_epoch(leader_end, &own_end_of) || !holds(Rule::EpochsAgree);
+                match truncation_end(current, leader_end, own_end_of) {
+                    Some(end) => FollowerAction::Truncate { end, agrees },
+                    None => FollowerAction::AskLeaderStart,
+                }
+            }
             FetchedOutcome::Rejected(Rejection::OffsetOutOfRange) => FollowerAction::AskLeaderStart,
             FetchedOutcome::Rejected(rejection) => FollowerAction::BackOff(rejection),
         }
@@ -101,6 +139,13 @@ pub enum StartDecision {
     ResetTo(i64),
     /// Its log reaches into the leader's; asking again finds the divergence.
     Keep,
+}
+
+/// Whether the epoch that the leader answered with ends the search: the follower has it, or has nothing as old. Else the
+/// follower's next older epoch is still to be compared (KIP-279).
+fn knows_epoch(leader_end: EpochEndOffset, own_end_of: impl Fn(i32) -> EpochEndOffset) -> bool {
+    let own_end = own_end_of(leader_end.leader_epoch);
+    own_end.leader_epoch == leader_end.leader_epoch || own_end.leader_epoch < 0
 }
 
 /// Where to cut, from both histories (KIP-279): the last offset that both logs can share. `None` when the leader has no
@@ -138,6 +183,7 @@ mod tests {
             offset,
             last_fetched_epoch,
             log_start: 0,
+            asked: Asked::Records,
         }
     }
 
@@ -195,6 +241,66 @@ mod tests {
         }
     }
 
+    fn where_ends(offset: i64, epoch: i32) -> FetchPosition {
+        FetchPosition { asked: Asked::EpochEnd, ..position(offset, epoch) }
+    }
+
+    #[test]
+    fn hw_01_hw_03_an_epoch_that_is_not_shared_leads_to_another_question() {
+        let own = lookup(&[(0, 0), (1, 10), (3, 20)], 30);
+        let cut = |end, agrees| FollowerAction::Truncate { end, agrees };
+        //   leader's answer to "where does 3 end?" (epoch, end), what follows
+        let rows = [
+            ((3, 25), cut(25, true)),
+            ((3, 99), cut(30, true)),
+            ((2, 24), cut(20, false)), // of 2 nothing is known here: 1 is asked about next
+            ((2, 15), cut(15, false)),
+            ((1, 12), cut(12, true)),
+            ((0, 4), cut(4, true)),
+            ((-1, -1), FollowerAction::AskLeaderStart),
+            // No leader can say so; each such answer would be followed by the same question.
+            ((4, 30), FollowerAction::BackOff(Rejection::UnknownServerError)),
+        ];
+        let asked = where_ends(30, 3);
+        for ((leader_epoch, end_offset), expected) in rows {
+            let outcome = FetchedOutcome::EpochEnd(EpochEndOffset { leader_epoch, end_offset });
+            assert_eq!(Follower::decide(asked, asked, outcome, &own), expected, "{outcome:?}");
+        }
+        // Everything that the leader has of old is older than the first record here: what it has ends the search.
+        let newer = lookup(&[(5, 10)], 30);
+        let answer = FetchedOutcome::EpochEnd(EpochEndOffset { leader_epoch: 4, end_offset: 12 });
+        assert_eq!(Follower::decide(where_ends(30, 5), where_ends(30, 5), answer, newer), cut(10, true));
+    }
+
+    #[test]
+    fn hw_07_a_late_answer_of_where_an_epoch_ends_cuts_nothing() {
+        let own = lookup(&[(3, 0)], 30);
+        let outcome = FetchedOutcome::EpochEnd(EpochEndOffset { leader_epoch: 3, end_offset: 10 });
+        let asked = where_ends(30, 3);
+        for current in [
+            where_ends(31, 3),
+            where_ends(30, 2),
+            FetchPosition { leader_epoch: LeaderEpoch(10), ..asked },
+            FetchPosition { leader: BrokerId(2), ..asked },
+            position(30, 3), // it has agreed and fetches: the answer comes twice
+        ] {
+            assert_eq!(
+                Follower::decide(asked, current, outcome, &own),
+                FollowerAction::Ignore,
+                "{current:?}"
+            );
+        }
+        for rejection in [
+            Rejection::FencedLeaderEpoch,
+            Rejection::UnknownLeaderEpoch,
+            Rejection::NotLeaderOrFollower,
+            Rejection::InconsistentTopicId,
+        ] {
+            let outcome = FetchedOutcome::Rejected(rejection);
+            assert_eq!(Follower::decide(asked, asked, outcome, &own), FollowerAction::BackOff(rejection));
+        }
+    }
+
     #[test]
     fn hw_12_an_offset_that_the_leader_lacks_leads_to_its_start() {
         let none = |_| EpochEndOffset { leader_epoch: -1, end_offset: -1 };
@@ -210,7 +316,66 @@ mod tests {
         );
     }
 
+    /// Two logs that share a prefix: the prefix, one, the other; by the epoch of each record. Ascending steps; one tail gets
+    /// odd epochs, the other even ones, so they differ.
+    fn parting(shared: &[i32], own_tail: &[i32], leader_tail: &[i32]) -> [Vec<i32>; 3] {
+        let from = |first: i32, steps: &[i32]| {
+            let ascend = |epoch: &mut i32, step: &i32| {
+                *epoch += step * 2;
+                Some(*epoch)
+            };
+            steps.iter().scan(first, ascend).collect::<Vec<i32>>()
+        };
+        let prefix = from(0, shared);
+        let epoch = prefix.last().copied().unwrap_or(0);
+        let own = [prefix.clone(), from(epoch + 1, own_tail)].concat();
+        let leader = [prefix.clone(), from(epoch + 2, leader_tail)].concat();
+        [prefix, own, leader]
+    }
+
+    /// The history of a log: each epoch with its start.
+    fn history(log: &[i32]) -> Vec<(i32, i64)> {
+        let mut entries: Vec<(i32, i64)> = Vec::new();
+        for (at, epoch) in log.iter().enumerate() {
+            if entries.last().is_none_or(|(last, _)| last < epoch) {
+                entries.push((*epoch, at as i64));
+            }
+        }
+        entries
+    }
+
     proptest::proptest! {
+        /// By OffsetsForLeaderEpoch: once the histories agree nothing but the shared prefix is left, and the questions that
+        /// lead there are fewer than the epochs (R7, KIP-279).
+        #[test]
+        fn asking_where_epochs_end_finds_the_common_prefix(
+            shared in proptest::collection::vec(0..3_i32, 0..8),
+            own_tail in proptest::collection::vec(0..3_i32, 0..6),
+            leader_tail in proptest::collection::vec(0..3_i32, 0..6),
+        ) {
+            let [prefix, mut own, leader] = parting(&shared, &own_tail, &leader_tail);
+            // The office of the one that leads now is recorded, above every epoch of the other.
+            let mut leaders = history(&leader);
+            leaders.push((1_000, leader.len() as i64));
+            let epochs = history(&own).len();
+            for question in 0.. {
+                let Some(last) = own.last().copied() else { break };
+                proptest::prop_assert!(question <= epochs, "{} questions", question);
+                let asked = where_ends(own.len() as i64, last);
+                let answer = lookup(&leaders, leader.len() as i64)(last);
+                let histories = history(&own);
+                let own_end_of = lookup(&histories, own.len() as i64);
+                match Follower::decide(asked, asked, FetchedOutcome::EpochEnd(answer), own_end_of) {
+                    FollowerAction::Truncate { end, agrees } => {
+                        own.truncate(end as usize);
+                        if agrees { break }
+                    }
+                    other => proptest::prop_assert!(false, "{:?}", other),
+                }
+            }
+            proptest::prop_assert_eq!(own, prefix);
+        }
+
         /// Two logs that share a prefix: truncating in turns ends exactly at the shared prefix (R7).
         #[test]
         fn repeated_truncation_finds_the_common_prefix(
@@ -218,24 +383,7 @@ mod tests {
             own_tail in proptest::collection::vec(0..3_i32, 0..6),
             leader_tail in proptest::collection::vec(0..3_i32, 0..6),
         ) {
-            // Epochs per record: ascending steps; the own tail gets odd epochs, the leader's even ones, so they differ.
-            let mut epoch = 0;
-            let prefix: Vec<i32> = shared.iter().map(|step| { epoch += step * 2; epoch }).collect();
-            let tail = |steps: &[i32], first: i32| {
-                let mut epoch = epoch + first;
-                steps.iter().map(|step| { epoch += step * 2; epoch }).collect::<Vec<i32>>()
-            };
-            let mut own = [prefix.clone(), tail(&own_tail, 1)].concat();
-            let leader = [prefix.clone(), tail(&leader_tail, 2)].concat();
-            let history = |log: &[i32]| {
-                let mut entries: Vec<(i32, i64)> = Vec::new();
-                for (at, epoch) in log.iter().enumerate() {
-                    if entries.last().is_none_or(|(last, _)| last < epoch) {
-                        entries.push((*epoch, at as i64));
-                    }
-                }
-                entries
-            };
+            let [prefix, mut own, leader] = parting(&shared, &own_tail, &leader_tail);
             for _ in 0..20 {
                 let Some(last) = own.last().copied() else { break };
                 let leader_history = history(&leader);

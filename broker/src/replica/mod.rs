@@ -19,6 +19,7 @@ pub mod storing;
 
 pub(crate) mod selector;
 
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
@@ -101,6 +102,7 @@ pub enum Verdict {
 pub struct Replica {
     own: BrokerId,
     topic_id: TopicId,
+    truncation_path: TruncationPath,
     view: Option<View>,
     role: Role,
     #[cfg(feature = "model")]
@@ -108,10 +110,11 @@ pub struct Replica {
 }
 
 impl Replica {
-    pub fn new(own: BrokerId, topic_id: TopicId) -> Self {
+    pub fn new(own: BrokerId, topic_id: TopicId, truncation_path: TruncationPath) -> Self {
         Self {
             own,
             topic_id,
+            truncation_path,
             view: None,
             role: Role::Idle(None),
             #[cfg(feature = "model")]
@@ -283,7 +286,28 @@ impl Replica {
         {
             return;
         }
-        self.role = Role::Follower(Follower { leader: order.leader, leader_epoch: order.leader_epoch });
+        self.role = Role::Follower(Follower {
+            leader: order.leader,
+            leader_epoch: order.leader_epoch,
+            path: self.truncation_path,
+            agrees: false,
+        });
+    }
+
+    /// The follower's log holds nothing that its leader's lacks, for as long as the epoch lasts.
+    pub fn agree(&mut self) {
+        self.set_agreement(true);
+    }
+
+    /// What a follower's log has in common with its leader's has to be found out again.
+    pub fn doubt(&mut self) {
+        self.set_agreement(false);
+    }
+
+    fn set_agreement(&mut self, agrees: bool) {
+        if let Role::Follower(follower) = &mut self.role {
+            follower.agrees = agrees && follower.path == TruncationPath::OffsetsForLeaderEpoch;
+        }
     }
 
     /// Whether an order to delete this replica counts: its epoch must not be below the one that is known, and not the

@@ -5,11 +5,11 @@ use zurau_common::id::{BrokerEpoch, TopicPartition};
 use super::leader::LeaderRules;
 use super::*;
 
-fn topic_id() -> TopicId {
+pub(super) fn topic_id() -> TopicId {
     TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap()
 }
 
-fn order(leader: i32, leader_epoch: i32) -> LeaderAndIsr {
+pub(super) fn order(leader: i32, leader_epoch: i32) -> LeaderAndIsr {
     let ids = vec![BrokerId(1), BrokerId(2)];
     LeaderAndIsr {
         partition: TopicPartition::new("t", 0),
@@ -35,25 +35,29 @@ fn log(latest_epoch: i32) -> LogFacts {
     LogFacts { latest_epoch: Some(LeaderEpoch(latest_epoch)), is_empty: false }
 }
 
+fn fresh() -> Replica {
+    Replica::new(BrokerId(1), topic_id(), TruncationPath::Fetch)
+}
+
 fn following(leader_epoch: i32) -> Replica {
-    let mut replica = Replica::new(BrokerId(1), topic_id());
+    let mut replica = fresh();
     replica.follow(&order(2, leader_epoch));
     replica
 }
 
-fn office() -> Office {
+pub(super) fn office() -> Office {
     let rules =
         LeaderRules { min_insync_replicas: 1, unclean_election: false, lag_max_ms: 9, fetch_wait_max_ms: 9 };
     Office { own: BrokerId(1), broker_epoch: BrokerEpoch(2), epoch_start: 0, rules }
 }
 
-fn stored() -> StoredIsr {
+pub(super) fn stored() -> StoredIsr {
     StoredIsr { isr: vec![BrokerId(1), BrokerId(2)], elr: Vec::new(), partition_epoch: PartitionEpoch(5) }
 }
 
 #[test]
 fn ctl_02_ctl_20_the_acceptance_table() {
-    let fresh = Replica::new(BrokerId(1), topic_id());
+    let fresh = fresh();
     let create = LeaderAndIsr { partition_epoch: PartitionEpoch::CREATE, is_new: true, ..order(1, 0) };
     let is_new = LeaderAndIsr { is_new: true, ..order(2, 0) };
     let foreign = LeaderAndIsr { topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEQ").unwrap(), ..order(2, 9) };
@@ -131,7 +135,7 @@ fn ctl_04_who_may_be_deleted() {
     let host = following(5);
     let mut former = following(5);
     former.follow(&LeaderAndIsr { replicas: vec![BrokerId(2)], ..order(2, 6) });
-    let fresh = Replica::new(BrokerId(1), topic_id());
+    let fresh = fresh();
     let rows = [
         (&host, 4, false),
         (&host, 5, false),

@@ -1,11 +1,14 @@
 //! One step of a replica over its log, whatever the log is made of: production gives it files, the model in the tests
 //! gives it a list. Whoever holds both calls these functions and carries out what they decide.
 
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
 use zurau_common::rule::{Rule, holds};
 
-use super::follower::{EpochEndOffset, FetchPosition, FetchedOutcome, Follower, FollowerAction};
+use super::follower::{
+    Asked, EpochEndOffset, FetchPosition, FetchedOutcome, Follower, FollowerAction, StartDecision,
+};
 use super::leader::{Leader, LogEnds};
 use super::progress::FollowerFetch;
 use super::{LogFacts, Replica, Role};
@@ -35,15 +38,25 @@ pub fn log_ends(log: &impl ReplicaLog) -> LogEnds {
     LogEnds { high_watermark: log.high_watermark(), log_end: log.log_end_offset() }
 }
 
-/// What the replica asks its leader; `None` when it does not follow.
+/// What the replica asks its leader; `None` when it does not follow. One that asks where epochs end fetches nothing before
+/// its log agrees with the leader's (KIP-101): its fetches say nothing of its epochs, and count as progress.
 pub fn fetch_position(replica: &Replica, log: &impl ReplicaLog) -> Option<FetchPosition> {
     let follower = replica.follower()?;
+    let last_epoch = last_epoch(log);
+    let (asked, last_fetched_epoch) = match follower.path {
+        TruncationPath::Fetch => (Asked::Records, last_epoch),
+        TruncationPath::OffsetsForLeaderEpoch => {
+            let open = 0 <= last_epoch && !follower.agrees && holds(Rule::TruncateBeforeFetch);
+            if open { (Asked::EpochEnd, last_epoch) } else { (Asked::Records, -1) }
+        }
+    };
     Some(FetchPosition {
         leader: follower.leader,
         leader_epoch: follower.leader_epoch,
         offset: log.log_end_offset(),
-        last_fetched_epoch: last_epoch(log),
+        last_fetched_epoch,
         log_start: log.log_start_offset(),
+        asked,
     })
 }
 
@@ -55,15 +68,51 @@ fn last_epoch(log: &impl ReplicaLog) -> i32 {
     log.epoch_at(log.log_end_offset() - 1).unwrap_or(-1)
 }
 
-/// What the answer to the question `asked` means now; `None` when the replica does not follow any more.
+/// What the answer to the question `asked` means now; `None` when the replica does not follow any more. Whoever has cut
+/// the log as it says tells [`Replica::agree`] so, if it agrees then.
 pub fn decide_on_answer(
-    replica: &Replica,
+    replica: &mut Replica,
     log: &impl ReplicaLog,
     asked: FetchPosition,
     outcome: FetchedOutcome,
 ) -> Option<FollowerAction> {
     let current = fetch_position(replica, log)?;
-    Some(Follower::decide(asked, current, outcome, |epoch| log.end_offset_for_epoch(epoch)))
+    let action = Follower::decide(asked, current, outcome, |epoch| log.end_offset_for_epoch(epoch));
+    if matches!(action, FollowerAction::Append { .. }) {
+        // One that had no records had nothing to compare, and has only the leader's from now on.
+        replica.agree();
+    }
+    Some(action)
+}
+
+/// What the leader's log start means for one that asked for it; `None` when the question is of the past.
+pub fn decide_on_start(
+    replica: &mut Replica,
+    log: &impl ReplicaLog,
+    asked: FetchPosition,
+    leader_start: i64,
+) -> Option<StartDecision> {
+    let current = fetch_position(replica, log).filter(|current| *current == asked)?;
+    let decision = Follower::decide_start(current, leader_start);
+    if decision == StartDecision::Keep {
+        replica.doubt();
+    }
+    Some(decision)
+}
+
+/// Where the largest epoch not above `asked` ends in the leader's log: at its log end, whatever is committed, for
+/// replicas and consumers alike, as in Kafka (OffsetsForLeaderEpoch).
+///
+/// # Errors
+/// Not the leader; the asker is in another epoch.
+pub fn epoch_end(
+    replica: &Replica,
+    log: &impl ReplicaLog,
+    current_leader_epoch: LeaderEpoch,
+    asked: LeaderEpoch,
+) -> Result<EpochEndOffset, Rejection> {
+    replica.leader_in(current_leader_epoch)?;
+    Ok(log.end_offset_for_epoch(asked.0))
 }
 
 /// Follower HW = min(own LEO, leader HW); it never goes back by an answer.
@@ -192,3 +241,7 @@ pub fn settle<W>(
     let acknowledged = due.into_iter().map(|waiter| (waiter, outcome)).collect();
     Settled { risen: higher.is_some(), acknowledged }
 }
+
+#[cfg(test)]
+#[path = "steps_tests.rs"]
+mod tests;

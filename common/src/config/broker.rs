@@ -30,6 +30,34 @@ pub enum IsrUpdatePath {
     Zookeeper,
 }
 
+/// How a follower finds where its log parts from its leader's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TruncationPath {
+    /// By the diverging epoch in Fetch answers (KIP-595).
+    #[default]
+    Fetch,
+    /// By OffsetsForLeaderEpoch, before it fetches (KIP-101, KIP-279).
+    OffsetsForLeaderEpoch,
+}
+
+impl IsrUpdatePath {
+    fn of(settings: &Settings) -> Self {
+        match settings.text("isr.update.path") {
+            "zookeeper" => Self::Zookeeper,
+            _ => Self::Controller,
+        }
+    }
+}
+
+impl TruncationPath {
+    fn of(settings: &Settings) -> Self {
+        match settings.text("replica.truncation.path") {
+            "offsets-for-leader-epoch" => Self::OffsetsForLeaderEpoch,
+            _ => Self::Fetch,
+        }
+    }
+}
+
 /// What `zurau-broker` runs with. Sizes are bytes. Every value is within the bounds that its key has in the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrokerConfig {
@@ -89,6 +117,7 @@ pub struct BrokerConfig {
     pub replica_socket_timeout: Duration,
     pub replica_high_watermark_checkpoint_interval: Duration,
     pub isr_update_path: IsrUpdatePath,
+    pub replica_truncation_path: TruncationPath,
     pub replica_selector: ReplicaSelector,
 
     pub controlled_shutdown_enable: bool,
@@ -159,10 +188,8 @@ impl BrokerConfig {
             replica_socket_timeout: s.millis("replica.socket.timeout.ms"),
             replica_high_watermark_checkpoint_interval: s
                 .millis("replica.high.watermark.checkpoint.interval.ms"),
-            isr_update_path: match s.text("isr.update.path") {
-                "zookeeper" => IsrUpdatePath::Zookeeper,
-                _ => IsrUpdatePath::Controller,
-            },
+            isr_update_path: IsrUpdatePath::of(s),
+            replica_truncation_path: TruncationPath::of(s),
             replica_selector: match s.get("replica.selector.class") {
                 Some(("rack-aware" | "org.apache.kafka.common.replica.RackAwareReplicaSelector", _)) => {
                     ReplicaSelector::RackAware
@@ -365,6 +392,7 @@ mod tests {
         assert_eq!((config.num_partitions, config.default_replication_factor), (1, 1));
         assert_eq!(config.replica_lag_time_max, Duration::from_secs(30));
         assert_eq!(config.isr_update_path, IsrUpdatePath::Controller);
+        assert_eq!(config.replica_truncation_path, TruncationPath::Fetch);
         assert_eq!(config.replica_selector, ReplicaSelector::Leader);
         assert_eq!(config.stray_retention, Duration::from_secs(7 * 24 * 3600));
         assert_eq!(config.connections_max_idle, Some(Duration::from_secs(600)));
@@ -381,6 +409,7 @@ mod tests {
             ("inter.broker.listener.name", "in"),
             ("connections.max.idle.ms", "-1"),
             ("isr.update.path", "zookeeper"),
+            ("replica.truncation.path", "offsets-for-leader-epoch"),
             ("replica.selector.class", "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
             ("log.retention.ms", "5"),
             ("zookeeper.connection.timeout.ms", "9"),
@@ -391,6 +420,7 @@ mod tests {
         assert_eq!(config.inter_broker_listener().address(), "10.0.0.1:9093");
         assert_eq!(config.connections_max_idle, None);
         assert_eq!(config.isr_update_path, IsrUpdatePath::Zookeeper);
+        assert_eq!(config.replica_truncation_path, TruncationPath::OffsetsForLeaderEpoch);
         assert_eq!(config.replica_selector, ReplicaSelector::RackAware);
         assert_eq!(config.topic_defaults.retention, Some(Duration::from_millis(5)));
         assert_eq!(config.zookeeper_connection_timeout, Duration::from_millis(9));

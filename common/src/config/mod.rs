@@ -18,7 +18,7 @@ mod table;
 mod topic;
 mod topic_keys;
 
-pub use broker::{BrokerConfig, IsrUpdatePath, ReplicaSelector};
+pub use broker::{BrokerConfig, IsrUpdatePath, ReplicaSelector, TruncationPath};
 pub use controller::ControllerConfig;
 pub use create_topics::TopicToCreate;
 pub use describe::{ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_topic};

@@ -32,7 +32,7 @@ pub const TAG_STATE_VERSION: i32 = 10_000;
 /// Ids, LeaderAndIsr partition, AlterPartition partition and its answer: the eligible leader replicas that belong to
 /// the partition epoch beside it. Missing means "read it from the znode", never "empty" (N15).
 pub const TAG_ELR: i32 = 10_001;
-/// Uuid, StopReplica topic: the incarnation that is meant (F9).
+/// Uuid, StopReplica topic and OffsetForLeaderEpoch topic: the incarnation that is meant (F9, M11).
 pub const TAG_TOPIC_ID: i32 = 10_002;
 /// `i32`, LeaderAndIsr answer, partition: the highest leader epoch that the broker's log has seen.
 pub const TAG_HIGHEST_KNOWN_EPOCH: i32 = 10_003;

@@ -1,6 +1,7 @@
 //! What can happen next, and how it changes the world.
 
 use zurau_broker::cores::Replica;
+use zurau_broker::cores::follower::Asked;
 use zurau_broker::cores::steps::ReplicaLog;
 use zurau_common::id::BrokerId;
 use zurau_common::zk::znode::Znode;
@@ -291,6 +292,7 @@ impl World {
         let Some(leads) = leader.process.as_ref().and_then(|process| process.leader()) else { return false };
         let Some(leaders) = &leader.disk.log else { return false };
         leads.leader_epoch() != asked.leader_epoch
+            || asked.asked == Asked::EpochEnd
             || leaders.records != log.records
             || leaders.high_watermark() != log.high_watermark()
             || leaders.high_watermark() != leaders.log_end_offset()

@@ -84,6 +84,8 @@ const MUTATIONS: &[Row] = &[
         "structure: only a diverging epoch cuts, and no caller has the other",
     ),
     ("KIP-101: a fallback to the high watermark", &[], "structure: `truncation_end` is not told one"),
+    ("KIP-101: fetching before the log is cut", &[Rule::TruncateBeforeFetch], ""),
+    ("KIP-101: one question where epochs end", &[Rule::EpochsAgree], ""),
     ("KIP-279 without fencing", &[Rule::EpochOfReads], ""),
     ("KIP-320, first try", &[Rule::EpochOfReads, Rule::DivergingFetchIsNoProgress], ""),
     ("admission at the high watermark alone", &[Rule::JoinAtEpochStart], ""),

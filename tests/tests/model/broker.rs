@@ -91,7 +91,6 @@ pub(crate) struct Process {
     pub(crate) proposer: Proposer,
     /// Fetches under way, by leader.
     pub(crate) fetches: BTreeMap<BrokerId, (u64, FetchPosition)>,
-    pub(crate) next_call: u64,
     /// Whether the full order that came named the partition; the look for strays is due.
     pub(crate) strays_due: bool,
     /// Milliseconds; exclusive.
@@ -123,7 +122,6 @@ impl Process {
             lane: None,
             proposer: Proposer::default(),
             fetches: BTreeMap::new(),
-            next_call: 0,
             strays_due: false,
             lease_until: 0,
             lapsed: false,
@@ -159,14 +157,6 @@ impl Broker {
 
     pub(crate) fn is_registered(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.stage == Stage::Live)
-    }
-
-    /// A call of the process that runs.
-    pub(crate) fn caller(&mut self) -> Option<Caller> {
-        let broker = self.id;
-        let process = self.process.as_mut()?;
-        process.next_call += 1;
-        Some(Caller { broker, process: process.number, call: process.next_call })
     }
 
     pub(crate) fn is_called(&self, caller: Caller) -> bool {

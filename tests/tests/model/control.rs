@@ -142,8 +142,9 @@ impl World {
             }
             self.brokers[broker].disk.log = Some(MemoryLog::new(record.topic_id));
             self.brokers[broker].disk.lost = false;
+            let truncation = self.config.truncation;
             let process = self.brokers[broker].process.as_mut().expect("it runs");
-            process.replica = Some(Replica::new(own, record.topic_id));
+            process.replica = Some(Replica::new(own, record.topic_id, truncation));
         }
         if self.brokers[broker].process.as_ref().is_some_and(|process| process.log_failed) {
             self.answer_record(broker, order, &record, Err(Rejection::KafkaStorageError));

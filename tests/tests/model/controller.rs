@@ -51,7 +51,6 @@ pub(crate) struct Active {
     pub(crate) metadata: Option<PartitionMetadata>,
     /// Who waits for the answer to which request: broker, its process, its call.
     pub(crate) waiting: BTreeMap<RequestId, (BrokerId, u64, u64)>,
-    next_request: u64,
     /// The last number of a request, by broker.
     pub(crate) last_numbers: BTreeMap<BrokerId, u64>,
     deposed: bool,
@@ -87,7 +86,6 @@ impl Active {
             live: Vec::new(),
             metadata: None,
             waiting: BTreeMap::new(),
-            next_request: 0,
             last_numbers: BTreeMap::new(),
             deposed: false,
             since: now,
@@ -166,9 +164,10 @@ impl Active {
         self.live = live;
     }
 
+    /// A number that nobody waits under is used again.
     pub(crate) fn ask(&mut self, who: (BrokerId, u64, u64)) -> RequestId {
-        self.next_request += 1;
-        let id = RequestId(self.next_request);
+        let free = (1..).map(RequestId).find(|id| !self.waiting.contains_key(id));
+        let id = free.expect("there are more numbers than requests");
         self.waiting.insert(id, who);
         id
     }

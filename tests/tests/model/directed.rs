@@ -3,6 +3,7 @@
 
 use zurau_broker::cores::follower::FetchedOutcome;
 use zurau_broker::cores::steps::ReplicaLog;
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::rule::Rule;
 use zurau_common::zk::znode::Znode;
@@ -47,6 +48,9 @@ pub(crate) const DIRECTED: &[Directed] = &[
     history(Rule::RemovedStaysOut, moving_own_path, tree::a_removed_replica_that_fetches),
     history(Rule::AnswerInItsEpoch, third_first, an_answer_of_the_last_leader),
     history(Rule::DivergenceForItsQuestion, third_first, a_divergence_twice),
+    history(Rule::DivergenceForItsQuestion, third_first_asks, a_divergence_twice),
+    history(Rule::TruncateBeforeFetch, third_first_asks, a_return_with_another_record),
+    history(Rule::EpochsAgree, moving_asks, two_epochs_that_the_leader_lacks),
     history(Rule::PartitionVersion, one_in_sync, a_proposal_twice),
     history(Rule::EpochOfReads, one_in_sync, a_fetch_of_an_older_epoch),
     history(Rule::RegistrationOfFetch, two_in_sync, a_fetch_of_an_older_registration),
@@ -89,6 +93,20 @@ fn without_elr() -> Config {
 
 fn third_first() -> Config {
     Config { replicas: [3, 1, 2].map(BrokerId).to_vec(), ..coarse(1) }
+}
+
+/// `replica.truncation.path=offsets-for-leader-epoch`.
+fn asks(config: Config) -> Config {
+    Config { truncation: TruncationPath::OffsetsForLeaderEpoch, ..config }
+}
+
+fn third_first_asks() -> Config {
+    asks(third_first())
+}
+
+fn moving_asks() -> Config {
+    let replicas = [2, 3].map(BrokerId).to_vec();
+    asks(Config { replicas, wishes: vec!["[3]", "[2]", "[3,2]"], ..coarse(1) })
 }
 
 fn growing() -> Config {
@@ -279,8 +297,8 @@ fn is_of_first_epochs(message: &Message) -> bool {
     }
 }
 
-/// The answer that tells where the histories part comes twice, the second time after new records.
-fn a_divergence_twice(d: &mut Director) -> Led {
+/// 3 leads first, and is gone with a record that the others lack; 1 leads then.
+fn lose_the_first_leader(d: &mut Director) -> Led {
     d.hold(is_asked(0));
     d.hold(is_asked(1));
     d.produce()?;
@@ -290,9 +308,52 @@ fn a_divergence_twice(d: &mut Director) -> Led {
     d.until("1 leads", |world| leads(world, 0))?;
     d.settle()?;
     d.produce()?;
+    d.settle()
+}
+
+/// KIP-101: 3 returns, with another record where 1 has one that is committed.
+fn a_return_with_another_record(d: &mut Director) -> Led {
+    lose_the_first_leader(d)?;
+    d.restart(2)?;
+    d.until("3 is in sync", |world| stored(world, &[1, 2, 3]))?;
+    d.settle()
+}
+
+/// KIP-279, HW-03: 2 has records of two epochs; between them 3 led, whose record is where the first of 2 is. Nobody fetches
+/// before 3 leads again.
+fn two_epochs_that_the_leader_lacks(d: &mut Director) -> Led {
+    let still = |_: &World, action: Action| matches!(action, Action::Ask(_) | Action::Propose(_));
+    d.hold(still);
+    d.produce()?;
+    for (wish, leader) in [(0, 2), (1, 1), (0, 2)] {
+        d.take(Action::Wish(wish))?;
+        d.settle()?;
+        if !leads(&d.world, leader) {
+            return Err(format!("{} does not lead", leader + 1));
+        }
+        // The last one only comes to lead.
+        if d.world.brokers[1].disk.log.as_ref().is_some_and(|log| log.records.len() < 2) {
+            d.take(Action::Produce(leader))?;
+        }
+    }
+    d.take(Action::Wish(2))?;
     d.settle()?;
-    let diverging =
-        |message: &Message| matches!(message, Message::Fetched { outcome: FetchedOutcome::Diverging(_), .. });
+    d.release();
+    d.settle()?;
+    d.produce()?;
+    d.settle()?;
+    if length(&d.world, 1) == 2 { Ok(()) } else { Err("2 does not have what 3 has".to_owned()) }
+}
+
+/// The answer that tells where the histories part comes twice, the second time after new records.
+fn a_divergence_twice(d: &mut Director) -> Led {
+    lose_the_first_leader(d)?;
+    let diverging = |message: &Message| {
+        let parts = |outcome: &FetchedOutcome| {
+            matches!(outcome, FetchedOutcome::Diverging(_) | FetchedOutcome::EpochEnd(_))
+        };
+        matches!(message, Message::Fetched { to, outcome, .. } if to.broker.0 == 3 && parts(outcome))
+    };
     d.hold_messages(diverging);
     d.restart(2)?;
     d.deliver("where the histories part", true, diverging)?;
@@ -316,7 +377,7 @@ fn propose_again(d: &mut Director) -> Led {
 
 /// The proposal that [`propose_again`] leaves in the network.
 fn is_first_return(message: &Message) -> bool {
-    matches!(message, Message::AlterIsr { from, proposal, .. } if proposal.isr.len() == 3 && from.call == 2)
+    matches!(message, Message::AlterIsr { from, proposal, .. } if proposal.isr.len() == 3 && from.call == 1)
 }
 
 /// Mutation 10: a request that was given up adds 3 again, after 3 has left.

@@ -95,6 +95,17 @@ impl Message {
         }
     }
 
+    /// The call that it belongs to, if it is of a broker's.
+    pub(crate) fn caller(&self) -> Option<Caller> {
+        match self {
+            Self::Fetch { from: who, .. }
+            | Self::Fetched { to: who, .. }
+            | Self::AlterIsr { from: who, .. }
+            | Self::AlterIsrAnswered { to: who, .. } => Some(*who),
+            Self::Order(_) | Self::OrderAnswered { .. } => None,
+        }
+    }
+
     /// The controller that has to take it, if it is one.
     pub(crate) fn to_controller(&self) -> Option<usize> {
         match self {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use zurau_common::config::TruncationPath;
 use zurau_common::id::BrokerId;
 use zurau_common::rule::{Rule, without};
 
@@ -29,11 +30,20 @@ fn moving(mut setup: Setup) -> Setup {
     setup
 }
 
+/// The way in which a rule matters.
+fn truncation_for(rule: Rule) -> TruncationPath {
+    match rule {
+        Rule::TruncateBeforeFetch | Rule::EpochsAgree => TruncationPath::OffsetsForLeaderEpoch,
+        _ => TruncationPath::Fetch,
+    }
+}
+
 /// The trouble in which the absence of a rule shows.
 fn setup_for(rule: Rule, seed: u64) -> Setup {
     let mut setup = setup_of(seed);
     setup.config.twin = false;
     setup.tamperings.clear();
+    setup.config.truncation = truncation_for(rule);
     let tampering = |what: Tampering, expectation: Expectation| Setup {
         tamperings: vec![what],
         expectation,
@@ -119,6 +129,8 @@ fn safety_setup_for(rule: Rule, mut setup: Setup, seed: u64) -> Setup {
         | Rule::JoinAtEpochStart
         | Rule::AnswerInItsEpoch
         | Rule::DivergenceForItsQuestion
+        | Rule::TruncateBeforeFetch
+        | Rule::EpochsAgree
         | Rule::EpochOfReads
         | Rule::ElectionFromStoredIsr
         | Rule::RegistrationOfFetch

@@ -4,7 +4,7 @@ use zurau_common::id::BrokerId;
 use zurau_controller::cores::Outgoing;
 
 use crate::actions::Action;
-use crate::messages::Message;
+use crate::messages::{Caller, Message};
 use crate::part::Part;
 use crate::world::World;
 
@@ -54,20 +54,29 @@ impl World {
         })
     }
 
+    /// Whether nothing is on its way that could answer the call.
     fn is_call_lost(&self, (broker, process): (BrokerId, u64), call: u64) -> bool {
         let mut waiting = self.controllers.iter().filter_map(|one| one.office.as_ref());
         if waiting.any(|active| active.waiting.values().any(|who| *who == (broker, process, call))) {
             return false;
         }
-        !self.network.values().any(|message| match &**message {
-            Message::Fetch { from: who, .. }
-            | Message::Fetched { to: who, .. }
-            | Message::AlterIsr { from: who, .. }
-            | Message::AlterIsrAnswered { to: who, .. } => {
-                (who.broker, who.process, who.call) == (broker, process, call)
-            }
-            _ => false,
+        !self.network.values().any(|message| {
+            let caller = message.caller();
+            caller.is_some_and(|who| (who.broker, who.process, who.call) == (broker, process, call))
         })
+    }
+
+    /// A call of the process that runs. A number that nothing knows any more is used again: whoever only calls and hears
+    /// comes back to the state in which it was.
+    pub(crate) fn caller(&self, broker: usize) -> Option<Caller> {
+        let id = self.brokers[broker].id;
+        let process = self.brokers[broker].process.as_ref()?;
+        let open = process.fetches.values().map(|(call, _)| *call).chain(process.proposer.call);
+        let open: Vec<u64> = open.collect();
+        let own = (id, process.number);
+        let free = |call: &u64| !open.contains(call) && self.is_call_lost(own, *call);
+        let call = (1..).find(free).expect("there are more numbers than messages");
+        Some(Caller { broker: id, process: process.number, call })
     }
 
     fn can_deliver(&self, message: &Message) -> bool {

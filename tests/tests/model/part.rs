@@ -1,8 +1,7 @@
 //! A part of the world that worlds share until one of them changes it, and whose fingerprint is computed once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::{self, Debug, Write};
-use std::hash::{DefaultHasher, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
@@ -52,20 +51,28 @@ impl<T: Debug> Part<T> {
         if let Some(known) = self.fingerprint.get() {
             return known;
         }
-        let mut text = Text(DefaultHasher::new());
-        write!(text, "{:?}", self.value).expect("a hasher takes everything");
-        let fingerprint = text.0.finish();
+        let fingerprint = TEXT.with_borrow_mut(|text| {
+            text.clear();
+            write!(text, "{:?}", self.value).expect("a string takes everything");
+            digest(text.as_bytes())
+        });
         self.fingerprint.set(Some(fingerprint));
         fingerprint
     }
 }
 
-/// Hashes text as it is written.
-struct Text(DefaultHasher);
+thread_local! {
+    static TEXT: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.write(text.as_bytes());
-        Ok(())
+/// A hash for whole texts: standard hashers cost most of an exploration's time in builds without optimisation.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hash = bytes.len() as u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^= hash >> 29;
     }
+    hash
 }

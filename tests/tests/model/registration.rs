@@ -16,11 +16,12 @@ impl World {
     pub(crate) fn start_process(&mut self, broker: usize) {
         let number = self.draw();
         let session = self.zookeeper.open_session();
+        let truncation = self.config.truncation;
         let broker = &mut *self.brokers[broker];
         let mut process = Process::new(number, session);
         if let Some(log) = &mut broker.disk.log {
             log.open();
-            process.replica = Some(Replica::new(broker.id, log.topic_id));
+            process.replica = Some(Replica::new(broker.id, log.topic_id, truncation));
         }
         broker.process = Some(process);
         broker.cut_off_since = None;

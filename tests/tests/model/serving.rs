@@ -1,6 +1,6 @@
 //! What leaders and followers do with records: the thin logic of the shell around the production rules.
 
-use zurau_broker::cores::follower::{FetchPosition, FetchedOutcome, FollowerAction};
+use zurau_broker::cores::follower::{Asked, FetchPosition, FetchedOutcome, FollowerAction};
 use zurau_broker::cores::progress::FollowerFetch;
 use zurau_broker::cores::steps::{self, LeaderRead, ReplicaLog};
 use zurau_broker::cores::storing::{
@@ -105,7 +105,7 @@ impl World {
 
     pub(crate) fn ask(&mut self, broker: usize) {
         let Some(asked) = self.question(broker) else { return };
-        let Some(from) = self.brokers[broker].caller() else { return };
+        let Some(from) = self.caller(broker) else { return };
         let process = self.brokers[broker].process.as_mut().expect("it runs");
         process.fetches.insert(asked.leader, (from.call, asked));
         let broker_epoch = process.broker_epoch;
@@ -128,6 +128,13 @@ impl World {
         }
         let Some((process, log)) = self.pair(broker) else { return };
         let Some(replica) = &mut process.replica else { return };
+        if asked.asked == Asked::EpochEnd {
+            let last = LeaderEpoch(asked.last_fetched_epoch);
+            let found = steps::epoch_end(replica, log, asked.leader_epoch, last);
+            let outcome = found.map_or_else(FetchedOutcome::Rejected, FetchedOutcome::EpochEnd);
+            self.send(Message::Fetched { to: from, topic_id, asked, outcome, records: Vec::new() });
+            return;
+        }
         let fetch = FollowerFetch { offset: asked.offset, broker_epoch: Some(broker_epoch), now_ms: now };
         let read = LeaderRead {
             current_leader_epoch: asked.leader_epoch,
@@ -172,7 +179,7 @@ impl World {
         if process.fetches.get(&asked.leader).is_some_and(|(call, _)| *call == to.call) {
             process.fetches.remove(&asked.leader);
         }
-        let Some(replica) = process.replica.as_ref().filter(|_| log.topic_id == topic_id) else {
+        let Some(replica) = process.replica.as_mut().filter(|_| log.topic_id == topic_id) else {
             // Of another incarnation: the fetcher holds the replica that it asked for.
             return;
         };
@@ -182,10 +189,15 @@ impl World {
                     steps::adopt_high_watermark(log, high_watermark);
                 }
             }
-            Some(FollowerAction::Truncate(end)) => {
+            Some(FollowerAction::Truncate { end, agrees }) => {
+                if agrees {
+                    replica.agree();
+                }
                 let high_watermark = log.high_watermark();
-                log.truncate_to(end);
-                self.referee.truncated(&self.brokers[broker], end, high_watermark);
+                if end < log.log_end_offset() {
+                    log.truncate_to(end);
+                    self.referee.truncated(&self.brokers[broker], end, high_watermark);
+                }
             }
             Some(FollowerAction::AskLeaderStart | FollowerAction::BackOff(_) | FollowerAction::Ignore)
             | None => {}
@@ -255,7 +267,7 @@ impl World {
             return;
         }
         let topic_id = self.brokers[broker].disk.log.as_ref().expect("it leads").topic_id;
-        let Some(from) = self.brokers[broker].caller() else { return };
+        let Some(from) = self.caller(broker) else { return };
         let process = self.brokers[broker].process.as_mut().expect("it leads");
         process.proposer.call = Some(from.call);
         let broker_epoch = process.broker_epoch;

@@ -3,6 +3,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use zurau_common::config::TruncationPath;
+
 use crate::actions::Action;
 use crate::broker::Broker;
 use crate::convergence::Expectation;
@@ -38,6 +40,9 @@ pub(crate) struct Setup {
 pub(crate) fn setup_of(seed: u64) -> Setup {
     let mut config = Config::new(1 + usize::try_from(seed % 2).expect("0 or 1"));
     config.own_isr_path = seed % 4 < 2;
+    if seed % 5 < 2 {
+        config.truncation = TruncationPath::OffsetsForLeaderEpoch;
+    }
     config.coarse = seed.is_multiple_of(3);
     config.twin = seed % 16 == 5;
     if seed % 8 >= 4 {

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use zurau_broker::cores::leader::LeaderRules;
+use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerId, TopicPartition};
 use zurau_common::zk::znode::Znode;
 use zurau_controller::machine::MachineConfig;
@@ -36,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) unclean: bool,
     /// `isr.update.path=zookeeper`.
     pub(crate) own_isr_path: bool,
+    /// `replica.truncation.path`.
+    pub(crate) truncation: TruncationPath,
     /// Reading and hearing of outcomes take no time of their own: fewer interleavings.
     pub(crate) coarse: bool,
     /// The controller's messages carry no ELR, as those of a release that knows none (N15).
@@ -55,6 +58,7 @@ impl Config {
             replicas: [1, 2, 3].map(BrokerId).to_vec(),
             unclean: false,
             own_isr_path: false,
+            truncation: TruncationPath::Fetch,
             coarse: false,
             drops_elr: false,
             twin: false,
@@ -115,6 +119,30 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
+    /// Nothing is troubled, and nobody writes.
+    pub(crate) const NONE: Self = Self {
+        produce: 0,
+        consume: 0,
+        kill: 0,
+        power_loss: 0,
+        stop: 0,
+        cut_off: 0,
+        controller_cut_off: 0,
+        depose: 0,
+        deafen: 0,
+        lose_answer: 0,
+        give_up: 0,
+        duplicate: 0,
+        stale_read: 0,
+        wish: 0,
+        tamper: 0,
+        fail_log: 0,
+        part: 0,
+        recreate: 0,
+        lower_minimum: 0,
+        long_time: 0,
+    };
+
     /// Everything may happen as often as it likes.
     pub(crate) fn unlimited() -> Self {
         let all = 250;
@@ -133,12 +161,8 @@ impl Budgets {
             duplicate: all,
             stale_read: all,
             wish: all,
-            tamper: 0,
-            fail_log: 0,
-            part: 0,
-            recreate: 0,
-            lower_minimum: 0,
             long_time: all,
+            ..Self::NONE
         }
     }
 }

@@ -91,5 +91,6 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("http.metrics.partitions", Boolean, "false", (BROKER, FIXED), "Whether /metrics has series for each partition: sizes, offsets, leaders, lags of groups."),
     key("leader.election.wait.time.ms", Long(1, LONG), "30000", (CONTROLLER, FIXED), "Time a broker has to take office before another replica is asked (LeaderElectionWaitTime)."),
     key("isr.update.path", OneOf(&["controller", "zookeeper"]), "controller", (BROKER, FIXED), "Whether a leader asks the controller to store an ISR or stores it itself."),
+    key("replica.truncation.path", OneOf(&["fetch", "offsets-for-leader-epoch"]), "fetch", (BROKER, FIXED), "Whether a follower learns where its log parts from the leader's by the diverging epoch in Fetch answers or asks OffsetsForLeaderEpoch before it fetches."),
     key("stray.retention.ms", Long(0, LONG), "604800000", (BROKER, FIXED), "Time a directory that no partition claims is kept under its -stray name."),
 ];
