@@ -22,7 +22,9 @@ pub(crate) struct Explored {
     /// Every state at this distance or less was visited.
     pub(crate) depth: usize,
     /// Nothing is left to visit at any distance.
-    pub(crate) complete: bool,
+    pub(crate) exhausted: bool,
+    /// States of the widest level: so many worlds were in memory at once.
+    pub(crate) widest: usize,
     pub(crate) took: Duration,
     /// What was wrong, and the shortest way there.
     pub(crate) violation: Option<(String, Vec<Action>)>,
@@ -49,17 +51,18 @@ pub(crate) fn explore(start: &World, bounds: Bounds) -> Explored {
     // The first entry stands for the start and is never read.
     let mut ways: Ways = vec![(0, Action::Depose)];
     let mut level = vec![(0, start.clone())];
-    let (mut steps, mut depth) = (0, 0);
-    let explored = |ways: &Ways, steps, depth, complete, violation| Explored {
+    let (mut steps, mut depth, mut widest) = (0, 0, 1);
+    let explored = |ways: &Ways, (steps, widest), depth, exhausted, violation| Explored {
         states: ways.len(),
         steps,
         depth,
-        complete,
+        exhausted,
+        widest,
         took: began.elapsed(),
         violation,
     };
     while !level.is_empty() && depth < bounds.depth {
-        let mut next = Vec::new();
+        let (mut next, level_size) = (Vec::new(), level.len());
         for (state, world) in level {
             for action in world.enabled() {
                 let mut after = world.clone();
@@ -73,7 +76,7 @@ pub(crate) fn explore(start: &World, bounds: Bounds) -> Explored {
                 if let Some(what) = what {
                     let mut way = way_to(&ways, state);
                     way.push(action);
-                    return explored(&ways, steps, depth, false, Some((what, way)));
+                    return explored(&ways, (steps, widest), depth, false, Some((what, way)));
                 }
                 if seen.insert(after.fingerprint()) {
                     next.push((ways.len(), after));
@@ -81,11 +84,15 @@ pub(crate) fn explore(start: &World, bounds: Bounds) -> Explored {
                 }
             }
             if bounds.limit < began.elapsed() || bounds.states < ways.len() {
-                return explored(&ways, steps, depth, false, None);
+                return explored(&ways, (steps, widest), depth, false, None);
             }
         }
+        if crate::number("TELL").is_some() {
+            println!("{depth}: {} states, {} ms", level_size, began.elapsed().as_millis());
+        }
         level = next;
+        widest = widest.max(level.len());
         depth += 1;
     }
-    explored(&ways, steps, depth, level.is_empty(), None)
+    explored(&ways, (steps, widest), depth, level.is_empty(), None)
 }

@@ -30,14 +30,18 @@ mod tampering;
 mod world;
 mod zookeeper;
 
-use explorer::{Bounds, explore};
+use director::Led;
+use explorer::{Bounds, Explored, explore};
 use simulation::{play, setup_of};
-use starts::STARTS;
+use starts::{STARTS, Start};
 use tampering::Tampering;
+use world::World;
 
 /// Histories of one run; `SEEDS=n` plays more, `SEED=n` one.
 const SEEDS: u64 = 200;
 const STEPS: usize = 150;
+/// States that a search may see: what bounds its memory.
+const STATES_MAX: usize = 2_000_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -96,30 +100,58 @@ fn histories_with_people_in_the_tree_converge() {
     }
 }
 
+/// The starts that are wanted: all, or that of `START=n`.
+fn starts() -> impl Iterator<Item = &'static Start> {
+    let only = number("START").map(|only| usize::try_from(only).expect("a small number"));
+    STARTS
+        .iter()
+        .enumerate()
+        .filter(move |(at, _)| only.is_none_or(|only| only == *at))
+        .map(|(_, start)| start)
+}
+
+/// Looks at everything within bounds, says how much that was, and fails where something is wrong.
+fn search(start: &Start, world: Led<World>, bounds: Bounds) -> Explored {
+    let world = world.unwrap_or_else(|why| panic!("{}: {why}", start.name));
+    let explored = explore(&world, bounds);
+    println!(
+        "{}: {} states by {} steps, {} at once, {}, {} ms",
+        start.name,
+        explored.states,
+        explored.steps,
+        explored.widest,
+        match explored.exhausted {
+            true => format!("exhausted at depth {}", explored.depth),
+            false => format!("complete to depth {}", explored.depth),
+        },
+        explored.took.as_millis()
+    );
+    if let Some((what, way)) = &explored.violation {
+        panic!("{}: {what}\nby {way:?}", start.name);
+    }
+    explored
+}
+
 /// `LONG=n`: for so many seconds from each start, however deep that is.
 #[test]
 fn everything_within_bounds_keeps_what_was_promised() {
     let long = number("LONG");
     let limit = Duration::from_secs(long.unwrap_or(60));
-    for (number, start) in STARTS.iter().enumerate() {
-        if crate::number("START").is_some_and(|only| only != number as u64) {
-            continue;
-        }
-        let world = (start.make)().unwrap_or_else(|why| panic!("{}: {why}", start.name));
+    for start in starts() {
         let depth = if long.is_some() { usize::MAX } else { start.depth };
-        let explored = explore(&world, Bounds { depth, limit, states: 2_000_000 });
-        println!(
-            "{}: {} states by {} steps, complete to depth {}{}, {} ms",
-            start.name,
-            explored.states,
-            explored.steps,
-            explored.depth,
-            if explored.complete { " and beyond" } else { "" },
-            explored.took.as_millis()
-        );
-        if let Some((what, way)) = explored.violation {
-            panic!("{}: {what}\nby {way:?}", start.name);
-        }
+        search(start, start.world(), Bounds { depth, limit, states: STATES_MAX });
+    }
+}
+
+/// Until no state is left that was not seen. `LONG=n`: with one trouble more, for n seconds at most from each start.
+#[test]
+fn the_smallest_bounds_are_searched_to_the_end() {
+    let long = number("LONG");
+    let limit = Duration::from_secs(long.unwrap_or(300));
+    for start in starts() {
+        let bounds = Bounds { depth: usize::MAX, limit, states: STATES_MAX };
+        let explored = search(start, start.smallest(long.is_some()), bounds);
+        assert!(explored.exhausted || long.is_some(), "{}: states are left", start.name);
     }
 }
 

@@ -292,7 +292,8 @@ impl World {
         let mut hasher = DefaultHasher::new();
         (self.now, self.min_insync, self.budgets, &self.tamperings, &self.orphans).hash(&mut hasher);
         self.referee.hash(&mut hasher);
-        self.zookeeper.hash(&mut hasher, self.budgets.stale_read > 0);
+        let hears = |controller: usize| self.controllers[controller].office.is_some();
+        self.zookeeper.hash(&mut hasher, self.budgets.stale_read > 0, hears);
         self.controllers.iter().for_each(|controller| controller.fingerprint().hash(&mut hasher));
         self.brokers.iter().for_each(|broker| broker.fingerprint().hash(&mut hasher));
         let messages = self.network.values().map(|message| message.fingerprint());

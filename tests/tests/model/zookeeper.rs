@@ -20,6 +20,8 @@ pub(crate) struct ZooKeeper {
     /// Before the last writes, the oldest first.
     past: VecDeque<Part<Nodes>>,
     zxid: i64,
+    /// The last write of each part of the tree, where parts count by themselves.
+    zxid_of_part: Option<BTreeMap<String, i64>>,
     sessions: BTreeSet<i64>,
     next_session: i64,
     /// Changed paths that each watcher has not heard of.
@@ -32,6 +34,7 @@ impl ZooKeeper {
             nodes: Nodes::new().into(),
             past: VecDeque::new(),
             zxid: 0,
+            zxid_of_part: None,
             sessions: BTreeSet::new(),
             next_session: 100,
             dirty: vec![BTreeSet::new(); watchers],
@@ -40,6 +43,12 @@ impl ZooKeeper {
             zookeeper.put(parent, b"");
         }
         zookeeper
+    }
+
+    /// From now on the topics, each broker and everything else have a zxid of their own: nobody compares those of two parts,
+    /// so that writes in two of them lead to one state, whichever comes first.
+    pub(crate) fn count_by_parts(&mut self) {
+        self.zxid_of_part = Some(BTreeMap::new());
     }
 
     pub(crate) fn open_session(&mut self) -> i64 {
@@ -126,12 +135,26 @@ impl ZooKeeper {
         }
     }
 
-    /// `with_past`: what a server that lags may show belongs to it.
-    pub(crate) fn hash(&self, hasher: &mut impl Hasher, with_past: bool) {
-        (self.nodes.fingerprint(), self.zxid, &self.sessions, self.next_session, &self.dirty).hash(hasher);
+    /// `with_past`: what a server that lags may show belongs to it. `hears`: whether a watcher will ever hear of what is
+    /// dirty; one that takes office reads everything.
+    pub(crate) fn hash(&self, hasher: &mut impl Hasher, with_past: bool, hears: impl Fn(usize) -> bool) {
+        (self.nodes.fingerprint(), &self.sessions, self.next_session).hash(hasher);
+        match &self.zxid_of_part {
+            None => self.zxid.hash(hasher),
+            Some(zxids) => zxids.hash(hasher),
+        }
+        for (_, dirty) in self.dirty.iter().enumerate().filter(|(watcher, _)| hears(*watcher)) {
+            dirty.hash(hasher);
+        }
         if with_past {
             self.past.iter().for_each(|past| past.fingerprint().hash(hasher));
         }
+    }
+
+    /// Of a write to that path, which is the next one of all, or of its part.
+    fn zxid_of(&self, path: &str, next: i64) -> i64 {
+        let Some(zxids) = &self.zxid_of_part else { return next };
+        zxids.get(&part_of(path)).copied().unwrap_or(BEFORE_PARTS) + 1
     }
 
     /// All or nothing, under one zxid. Session 0 is an admin's.
@@ -144,6 +167,7 @@ impl ZooKeeper {
         let zxid = self.zxid + 1;
         let mut results = Vec::new();
         for (index, op) in ops.iter().enumerate() {
+            let zxid = self.zxid_of(op.path(), zxid);
             match one(&mut nodes, &mut changed, (zxid, session), op) {
                 Ok(result) => results.push(result),
                 Err(reason) => {
@@ -152,6 +176,10 @@ impl ZooKeeper {
             }
         }
         self.zxid = zxid;
+        if let Some(zxids) = &mut self.zxid_of_part {
+            let parts: BTreeSet<String> = changed.iter().map(|path| part_of(path)).collect();
+            parts.into_iter().for_each(|part| *zxids.entry(part).or_insert(BEFORE_PARTS) += 1);
+        }
         self.past.push_back(std::mem::replace(&mut self.nodes, nodes.into()));
         if self.past.len() > PAST_MAX {
             self.past.pop_front();
@@ -161,6 +189,21 @@ impl ZooKeeper {
         }
         Ok(results)
     }
+}
+
+/// Above every zxid of the time before parts counted by themselves.
+const BEFORE_PARTS: i64 = 1_000;
+
+/// `/brokers/topics` and what belongs to topics, each broker by its id, and the rest.
+fn part_of(path: &str) -> String {
+    let mut names = path.trim_start_matches('/').split('/');
+    let part = match (names.next(), names.next(), names.next()) {
+        (Some("brokers"), Some("ids" | "epochs" | "endpoints"), Some(id))
+        | (Some("leases"), Some(id), None) => id,
+        (Some("brokers"), ..) => "topics",
+        _ => "rest",
+    };
+    part.to_owned()
 }
 
 fn one(
