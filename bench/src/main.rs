@@ -9,6 +9,7 @@ mod floors;
 mod histogram;
 mod load;
 mod plot;
+mod probe;
 mod report;
 mod suite;
 mod summary;

@@ -94,6 +94,37 @@ fn two_clusters_run_in_turns_and_are_compared() {
 }
 
 #[test]
+fn the_control_path_is_measured_with_real_brokers_and_without() {
+    programs::binary("zurau-broker").expect("the programs are built");
+    let directory = tempfile::tempdir().unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_zurau-bench"))
+        .args(["control", "--smoke", "--in-process", "--output"])
+        .arg(directory.path())
+        .env("ZURAU_BINARIES_ARE_BUILT", "1")
+        .output()
+        .expect("the bench can be started");
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{text}\n{}", String::from_utf8_lossy(&ran.stderr));
+    for table in ["seconds at", "seconds on brokers at"] {
+        assert!(text.contains(table), "no table of {table:?} in {text}");
+    }
+    let json = std::fs::read_to_string(directory.path().join("bench.json")).unwrap();
+    let results: Value = serde_json::from_str::<Value>(&json).unwrap()["results"].clone();
+    let measured = [
+        "failover of 1 partition after detection p99",
+        "failover of 20 of 20",
+        "real brokers: failover of 1 partition after detection p99",
+        "real brokers: controlled shutdown, all served again of 150",
+        "real brokers: failover, all served again of 150",
+        "real brokers: failover, each acknowledged a record on all that are left of 150",
+        "5 topics: all accept a produce after",
+    ];
+    for name in measured {
+        assert!(results[name]["value"].as_f64().is_some_and(|value| 0.0 < value), "{name} in {results}");
+    }
+}
+
+#[test]
 fn wrong_command_lines_are_refused_with_a_reason() {
     let refused = |arguments: &[&str]| {
         let ran = Command::new(env!("CARGO_BIN_EXE_zurau-bench")).args(arguments).output().unwrap();

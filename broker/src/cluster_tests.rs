@@ -5,6 +5,7 @@ mod deletion;
 mod disks;
 mod durability;
 mod isolation;
+mod recording;
 mod same_leader;
 mod transactions;
 mod truncation;

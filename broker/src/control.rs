@@ -3,6 +3,8 @@
 
 mod orders;
 
+mod recording;
+
 pub(crate) mod rules;
 
 mod stop;

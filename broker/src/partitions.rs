@@ -13,6 +13,7 @@ mod upkeep;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
@@ -43,6 +44,7 @@ struct Directory {
     opened: Mutex<LogDirectory>,
     /// Why it is offline.
     failed: OnceLock<String>,
+    partitions: AtomicUsize,
     space: RwLock<Space>,
 }
 
@@ -76,6 +78,7 @@ impl Partitions {
             path: opened.path().to_owned(),
             opened: Mutex::new(opened),
             failed: OnceLock::new(),
+            partitions: AtomicUsize::new(0),
             space: RwLock::new(Space::Enough),
         });
         Self {
@@ -136,8 +139,12 @@ impl Partitions {
     fn insert(&self, partition: Arc<Partition>) {
         let TopicPartition { topic, partition: number } = partition.id().clone();
         let topic_id = partition.topic_id();
+        self.directories[partition.directory()].partitions.fetch_add(1, Ordering::Relaxed);
         self.id_shard(topic_id).write().entry(topic_id).or_default().insert(number, Arc::clone(&partition));
-        self.name_shard(&topic).write().entry(topic).or_default().insert(number, partition);
+        let former = self.name_shard(&topic).write().entry(topic).or_default().insert(number, partition);
+        if let Some(former) = former {
+            self.directories[former.directory()].partitions.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn remove(&self, partition: &Partition) {
@@ -155,7 +162,9 @@ impl Partitions {
         if let Some(partitions) = by_name.get_mut(topic)
             && partitions.get(number).is_some_and(|found| found.topic_id() == topic_id)
         {
-            partitions.remove(number);
+            if let Some(removed) = partitions.remove(number) {
+                self.directories[removed.directory()].partitions.fetch_sub(1, Ordering::Relaxed);
+            }
             if partitions.is_empty() {
                 by_name.remove(topic);
             }
@@ -188,20 +197,38 @@ impl Partitions {
     }
 
     /// The partition, created empty if this broker has none. A copy that could not be opened at the start is tried again.
-    /// Writes to the disk.
+    /// Writes to the disk; what was created is durable when it returns.
     ///
     /// # Errors
     /// The directory cannot be made, holds another incarnation, or a log that cannot be opened.
+    #[cfg(test)]
     pub(crate) fn get_or_create(
         &self,
         id: &TopicPartition,
         topic_id: TopicId,
     ) -> anyhow::Result<Arc<Partition>> {
+        let (partition, _) = self.get_or_create_unsynced(id, topic_id)?;
+        let index = partition.directory();
+        let synced = partition.sync_created().and_then(|()| self.sync_names(index));
+        synced.inspect_err(|error| self.note_error(index, error))?;
+        Ok(partition)
+    }
+
+    /// The partition, created empty if this broker has none, and whether it was created: then it must be synced before
+    /// anybody is told of it. A copy that could not be opened at the start is tried again. Writes to the disk.
+    ///
+    /// # Errors
+    /// The directory cannot be made, holds another incarnation, or a log that cannot be opened.
+    pub(crate) fn get_or_create_unsynced(
+        &self,
+        id: &TopicPartition,
+        topic_id: TopicId,
+    ) -> anyhow::Result<(Arc<Partition>, bool)> {
         if let Some(found) = self.get(&id.topic, id.partition) {
-            return Ok(found);
+            return Ok((found, false));
         }
         if let Some(partition) = self.open_left_out(id, topic_id)? {
-            return Ok(partition);
+            return Ok((partition, false));
         }
         let index = self.emptiest_directory().context("every log directory is offline")?;
         let path = self.directories[index].path.join(id.to_string());
@@ -210,7 +237,9 @@ impl Partitions {
         // are not committed, its log start and recovery point would cost some (M11, CMP-08).
         let forgotten = self.directories[index].opened.lock().checkpoints.forget(id);
         forgotten.inspect_err(|error| self.note_error(index, error))?;
-        let log = PartitionLog::create(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms())
+        let created =
+            PartitionLog::create_unsynced(&path, Some(topic_id.0), config.log.clone(), wall_clock_ms());
+        let log = created
             .inspect_err(|error| {
                 if let LogError::Storage(error) = error {
                     self.note_error(index, error);
@@ -220,16 +249,13 @@ impl Partitions {
         info!(partition = %id, %topic_id, directory = %path.display(), "log created");
         let partition = Partition::new(Arc::clone(&self.shared), id.clone(), topic_id, (index, log), config);
         self.insert(Arc::clone(&partition));
-        Ok(partition)
+        Ok((partition, true))
     }
 
     /// Of those that are not offline.
     fn emptiest_directory(&self) -> Option<usize> {
-        let mut counts = vec![0_usize; self.directories.len()];
-        for partition in self.all() {
-            counts[partition.directory()] += 1;
-        }
-        (0..counts.len()).filter(|index| !self.has_failed(*index)).min_by_key(|index| counts[*index])
+        let count = |index: &usize| self.directories[*index].partitions.load(Ordering::Relaxed);
+        (0..self.directories.len()).filter(|index| !self.has_failed(*index)).min_by_key(count)
     }
 
     /// Deletes a partition and its files. Waits for the disk.

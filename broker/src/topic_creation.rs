@@ -24,8 +24,8 @@ use crate::topic_plan::{
     topic_writes,
 };
 
-/// Topics of one request that are written at the same time.
-const TOPICS_IN_FLIGHT: usize = 8;
+/// Topics of one request that are written at the same time. All that are written are waited for at once.
+pub(crate) const TOPICS_IN_FLIGHT: usize = 16;
 
 /// How often a write is decided anew after another writer came between.
 const ATTEMPTS_MAX: usize = 5;

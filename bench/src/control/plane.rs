@@ -26,7 +26,7 @@ use zurau_tests::zookeeper::{ZooKeeperServer, four_letters};
 
 use super::LIMIT;
 
-const PARTITIONS_PER_TOPIC: usize = 100;
+pub(super) const PARTITIONS_PER_TOPIC: usize = 100;
 /// One broker leads so many: a dead one, or one that shuts down, is replaced.
 const LED_BY_ONE: usize = 10_000;
 const REPLICAS: usize = 3;

@@ -10,7 +10,7 @@ use zurau_tests::kafka::{KafkaClient, topic_name};
 use zurau_tests::zookeeper::four_letters;
 
 use super::Context;
-use super::probe::Probe;
+use crate::probe::Probe;
 use crate::system::{CREATE_TOPICS_VERSION, PATIENCE, System};
 
 /// Topics of one request.

@@ -9,8 +9,8 @@ use zurau_common::zk::controller::ActiveController;
 use zurau_tests::eventually;
 
 use super::Context;
-use super::probe::{Probe, all_of};
 use crate::histogram::Histogram;
+use crate::probe::{Probe, all_of};
 use crate::system::{PATIENCE, System};
 
 /// Of a real run, and of one that only shows that it works.

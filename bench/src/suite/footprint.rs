@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
 use super::Context;
-use super::probe::{Probe, all_of};
 use crate::cold_start;
 use crate::load::{Pace, Plan};
+use crate::probe::{Probe, all_of};
 use crate::report::{Bar, milliseconds};
 use crate::system::{PATIENCE, System, Usage};
 

@@ -9,7 +9,6 @@ mod faults;
 mod footprint;
 mod load;
 mod members;
-mod probe;
 mod throughput;
 
 use std::path::{Path, PathBuf};

@@ -28,7 +28,7 @@ async fn produces_wait_while_their_leader_takes_office_again() {
     let mut take_over: Option<TakeOver> = None;
     for epoch in [1, 2] {
         let order = world.order(1, epoch).await;
-        let Accepted::TakeOffice(next) = partition.accept(&order) else { panic!("not elected again") };
+        let Accepted::TakeOffice(next, _) = partition.accept(&order) else { panic!("not elected again") };
         take_over = Some(next);
     }
     let what = Append::by_client(batch(&BatchSpec::default()), Acks::Leader);

@@ -21,6 +21,7 @@ use zurau_common::zk::znode::Znode;
 use super::world::{World, eventually};
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::metadata::tests::{topic, update};
+use crate::topic_creation::TOPICS_IN_FLIGHT;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -65,6 +66,29 @@ fn fetch(world: &World, session: (i32, i32), offset: i64, max_wait_ms: i32) -> F
 fn record_bytes(response: &FetchResponse) -> usize {
     let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
     partitions.map(|partition| partition.records.as_ref().map_or(0, Bytes::len)).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_topic_of_a_request_is_written_before_any_of_them_is_waited_for() {
+    let world = world_with_metadata().await;
+    let count = 3 * TOPICS_IN_FLIGHT;
+    let client = connect(&world, 1).await;
+    let topics = (0..count).map(|number| {
+        let name = to_wire_topic(&format!("u-{number}"));
+        CreatableTopic::default().with_name(name).with_num_partitions(1).with_replication_factor(1)
+    });
+    let topics = topics.collect();
+    let creating = tokio::spawn(async move {
+        let request = CreateTopicsRequest::default().with_topics(topics).with_timeout_ms(60_000);
+        client.call(5, &request).await
+    });
+    // Nobody elects leaders here.
+    eventually("all are written", async || {
+        world.zookeeper.children("/brokers/topics").await.unwrap().is_some_and(|all| all.len() == count)
+    })
+    .await;
+    assert!(!creating.is_finished(), "answered without leaders");
+    creating.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -312,7 +312,7 @@ impl World {
     }
 }
 
-fn state(leader: i32, epoch: i32) -> PartitionState {
+pub(super) fn state(leader: i32, epoch: i32) -> PartitionState {
     PartitionState::new(
         BrokerId(leader),
         LeaderEpoch(epoch),

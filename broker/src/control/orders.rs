@@ -19,10 +19,11 @@ use crate::context::BrokerContext;
 use crate::partition::{Accepted, Partition};
 use crate::take_over::{Candidate, take_over};
 
+use super::recording::{Recording, Written};
 use super::rules::{Absent, judge_absent, stray};
 
-/// Partitions that one thread judges, one after another; judging syncs files, and the disk syncs several at once.
-const PARTITIONS_PER_THREAD: usize = 16;
+/// Partitions that one thread judges, one after another; judging writes files.
+const PARTITIONS_PER_THREAD: usize = 128;
 
 /// Bytes of ephemeral paths that one session may own.
 const EPHEMERAL_BYTES_MAX: usize = 1_000_000;
@@ -41,7 +42,7 @@ struct Reply {
 enum Judged {
     Done(Reply),
     TakeOffice(Candidate),
-    Follow(Arc<Partition>, BrokerId, Reply),
+    Follow(Arc<Partition>, LeaderAndIsr),
     /// A directory of another incarnation is in the way.
     InTheWay(Arc<Partition>, LeaderAndIsr),
 }
@@ -78,24 +79,37 @@ pub(super) async fn carry_out(
 }
 
 async fn obey(context: &Arc<BrokerContext>, orders: Vec<LeaderAndIsr>) -> Vec<Reply> {
-    let mut judged = judge_all(context, orders).await;
+    let Some(recording) = begin_recording(context, orders.len()).await else { return Vec::new() };
+    let (mut judged, mut written) = judge_all(context, orders).await;
     let in_the_way: Vec<_> = judged.extract_if(.., |judged| matches!(judged, Judged::InTheWay(..))).collect();
     if !in_the_way.is_empty() {
         let (cleared, replies) = clear_the_way(context, in_the_way).await;
-        judged.extend(judge_all(context, cleared).await);
+        let (cleared, written_for_them) = judge_all(context, cleared).await;
+        judged.extend(cleared);
+        written.extend(written_for_them);
         judged.extend(replies.into_iter().map(Judged::Done));
     }
+    let unrecorded = recording.finish(context, written).await;
     let (mut replies, mut offices, mut follow, mut lead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let refuse = |order: &LeaderAndIsr, partition: &Partition| {
+        reply(order, Err(Rejection::KafkaStorageError), partition.highest_epoch())
+    };
     for judged in judged {
         match judged {
             Judged::Done(reply) => replies.push(reply),
+            Judged::TakeOffice(Candidate { partition, order, .. }) if unrecorded.contains(partition.id()) => {
+                replies.push(refuse(&order, &partition));
+            }
+            Judged::Follow(partition, order) if unrecorded.contains(partition.id()) => {
+                replies.push(refuse(&order, &partition));
+            }
             Judged::TakeOffice(candidate) => {
                 lead.push(candidate.order.partition.clone());
                 offices.push(candidate);
             }
-            Judged::Follow(partition, leader, reply) => {
-                follow.push((partition, leader));
-                replies.push(reply);
+            Judged::Follow(partition, order) => {
+                replies.push(reply(&order, Ok(()), partition.highest_epoch()));
+                follow.push((partition, order.leader));
             }
             Judged::InTheWay(_, order) => {
                 replies.push(reply(&order, Err(Rejection::InconsistentTopicId), LeaderEpoch::UNKNOWN));
@@ -168,26 +182,37 @@ fn within_session_limit(
     (within, beyond)
 }
 
-/// Judges on threads that may wait for the disk.
-async fn judge_all(context: &Arc<BrokerContext>, orders: Vec<LeaderAndIsr>) -> Vec<Judged> {
+/// `None` only if the process is stopping.
+async fn begin_recording(context: &Arc<BrokerContext>, orders: usize) -> Option<Recording> {
+    let context = Arc::clone(context);
+    tokio::task::spawn_blocking(move || Recording::begin(&context, orders)).await.ok()
+}
+
+/// Judges on threads that may wait for the disk. What was written is not synced yet.
+async fn judge_all(context: &Arc<BrokerContext>, orders: Vec<LeaderAndIsr>) -> (Vec<Judged>, Vec<Written>) {
     let mut tasks = Vec::new();
     let mut orders = orders.into_iter().peekable();
     while orders.peek().is_some() {
         let chunk: Vec<LeaderAndIsr> = orders.by_ref().take(PARTITIONS_PER_THREAD).collect();
         let context = Arc::clone(context);
         tasks.push(tokio::task::spawn_blocking(move || {
-            chunk.into_iter().map(|order| judge(&context, order)).collect::<Vec<_>>()
+            let mut written = Vec::new();
+            let judged: Vec<_> =
+                chunk.into_iter().map(|order| judge(&context, order, &mut written)).collect();
+            (judged, written)
         }));
     }
-    let mut judged = Vec::new();
+    let (mut judged, mut written) = (Vec::new(), Vec::new());
     for task in tasks {
         // It only fails if the process is stopping; then nobody waits for an answer.
-        judged.extend(task.await.unwrap_or_default());
+        let (some, of_some) = task.await.unwrap_or_default();
+        judged.extend(some);
+        written.extend(of_some);
     }
-    judged
+    (judged, written)
 }
 
-fn judge(context: &BrokerContext, order: LeaderAndIsr) -> Judged {
+fn judge(context: &BrokerContext, order: LeaderAndIsr, written: &mut Vec<Written>) -> Judged {
     let id = &order.partition;
     let found = context.partitions.get(&id.topic, id.partition);
     if let Some(partition) = &found
@@ -216,24 +241,31 @@ fn judge(context: &BrokerContext, order: LeaderAndIsr) -> Judged {
         );
         return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
     }
-    let partition = match found.map_or_else(|| context.partitions.get_or_create(id, order.topic_id), Ok) {
-        Ok(partition) => partition,
+    let found = found.map(|partition| (partition, false));
+    let found_or_created =
+        found.map_or_else(|| context.partitions.get_or_create_unsynced(id, order.topic_id), Ok);
+    let (partition, is_created) = match found_or_created {
+        Ok(found) => found,
         Err(reason) => {
             error!(partition = %id, leader_epoch = %order.leader_epoch, "the replica cannot be created: {reason:#}");
             return Judged::Done(reply(&order, Err(Rejection::KafkaStorageError), LeaderEpoch::UNKNOWN));
         }
     };
-    match partition.accept(&order) {
-        Accepted::TakeOffice(take_over) => Judged::TakeOffice(Candidate { partition, order, take_over }),
-        Accepted::Follow(leader) => {
-            let reply = reply(&order, Ok(()), partition.highest_epoch());
-            Judged::Follow(partition, leader, reply)
+    let (judged, begun) = match partition.accept(&order) {
+        Accepted::TakeOffice(take_over, begun) => {
+            let candidate = Candidate { partition: Arc::clone(&partition), order, take_over };
+            (Judged::TakeOffice(candidate), Some(begun))
         }
-        Accepted::Known(outcome) => Judged::Done(reply(&order, outcome, partition.highest_epoch())),
+        Accepted::Follow => (Judged::Follow(Arc::clone(&partition), order), None),
+        Accepted::Known(outcome) => (Judged::Done(reply(&order, outcome, partition.highest_epoch())), None),
         Accepted::Refused { rejection, highest_epoch } => {
-            Judged::Done(reply(&order, Err(rejection), highest_epoch))
+            (Judged::Done(reply(&order, Err(rejection), highest_epoch)), None)
         }
+    };
+    if is_created || begun.is_some() {
+        written.push(Written { partition, is_created, begun });
     }
+    judged
 }
 
 /// Sets directories of incarnations aside that ZooKeeper does not know any more (D6, D11). Returns the orders whose way

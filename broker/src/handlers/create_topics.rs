@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use futures::StreamExt as _;
+use futures::future::join_all;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
 use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
@@ -21,11 +22,8 @@ use zurau_common::wire::control::from_wire_ids;
 
 use super::{Call, Starting, deadline_after};
 use crate::context::BrokerContext;
-use crate::topic_creation::{random_seed, wait_for_leaders, write_topic};
+use crate::topic_creation::{TOPICS_IN_FLIGHT, random_seed, wait_for_leaders, write_topic};
 use crate::topic_plan::{Refusal, TopicPlan, WantedTopic, plan_topic};
-
-/// Topics of one request that are created at the same time.
-const TOPICS_IN_FLIGHT: usize = 8;
 
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: CreateTopicsRequest| async move {
@@ -42,12 +40,14 @@ pub(super) fn start(call: Call) -> Starting {
                 first_of.push(topic);
             }
         }
-        let creations: Vec<_> = first_of
-            .into_iter()
-            .map(|topic| create_one(context, topic, count_of[&topic.name], request.validate_only, deadline))
-            .collect();
-        let created: Vec<(TopicName, Result<Created, Refusal>)> =
-            futures::stream::iter(creations).buffered(TOPICS_IN_FLIGHT).collect().await;
+        let how = How {
+            validate_only: request.validate_only,
+            deadline,
+            writing: &Semaphore::new(TOPICS_IN_FLIGHT),
+        };
+        let creations =
+            first_of.into_iter().map(|topic| create_one(context, topic, count_of[&topic.name], how));
+        let created: Vec<(TopicName, Result<Created, Refusal>)> = join_all(creations).await;
         let config = context.topic_configs.broker_config();
         let results = created.into_iter().map(|(name, outcome)| match outcome {
             Ok(created) => accepted(name, &created, &config, version),
@@ -64,36 +64,41 @@ struct Created {
     topic_id: Uuid,
 }
 
+/// What holds for all topics of a request.
+#[derive(Clone, Copy)]
+struct How<'a> {
+    validate_only: bool,
+    deadline: Option<Instant>,
+    /// Permits to write a topic.
+    writing: &'a Semaphore,
+}
+
 async fn create_one(
     context: &BrokerContext,
     topic: &CreatableTopic,
     count: usize,
-    validate_only: bool,
-    deadline: Option<Instant>,
+    how: How<'_>,
 ) -> (TopicName, Result<Created, Refusal>) {
     let name = topic.name.clone();
     if 1 < count {
         let refusal = Refusal::new(Rejection::InvalidRequest, "the topic stands twice in the request");
         return (name, Err(refusal));
     }
-    let outcome = create(context, &wanted(topic), validate_only, deadline).await;
+    let outcome = create(context, &wanted(topic), how).await;
     (name, outcome)
 }
 
-async fn create(
-    context: &BrokerContext,
-    wanted: &WantedTopic,
-    validate_only: bool,
-    deadline: Option<Instant>,
-) -> Result<Created, Refusal> {
+async fn create(context: &BrokerContext, wanted: &WantedTopic, how: How<'_>) -> Result<Created, Refusal> {
     let plan =
         plan_topic(wanted, &context.topic_configs.broker_config(), &context.metadata.image(), random_seed())?;
-    if validate_only {
+    if how.validate_only {
         return Ok(Created { plan, topic_id: Uuid::nil() });
     }
+    let permit = how.writing.acquire().await;
     write_topic(context, &plan).await?;
+    drop(permit);
     info!(topic = %plan.name, partitions = plan.assignments.len(), "topic written for a client");
-    let Some(deadline) = deadline else {
+    let Some(deadline) = how.deadline else {
         return Err(Refusal::new(
             Rejection::RequestTimedOut,
             "the topic is written; no time was given to wait",

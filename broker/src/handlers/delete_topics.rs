@@ -4,10 +4,11 @@
 //! - `delete.topic.enable=false`: error 73, before v3 (which cannot know it) error 42.
 //! - A topic that stands twice, or both by name and id, is refused as a whole.
 
-use futures::StreamExt as _;
+use futures::future::join_all;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use kafka_protocol::protocol::StrBytes;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
@@ -17,11 +18,8 @@ use zurau_common::wire::control::to_wire_topic;
 
 use super::{Call, Starting, deadline_after};
 use crate::context::BrokerContext;
-use crate::topic_creation::{TopicKey, find_topic, request_deletion, wait_for_deletion};
+use crate::topic_creation::{TOPICS_IN_FLIGHT, TopicKey, find_topic, request_deletion, wait_for_deletion};
 use crate::topic_plan::Refusal;
-
-/// Topics of one request that are deleted at the same time.
-const TOPICS_IN_FLIGHT: usize = 8;
 
 pub(super) fn start(call: Call) -> Starting {
     call.later(|call, request: DeleteTopicsRequest| async move {
@@ -38,32 +36,33 @@ pub(super) fn start(call: Call) -> Starting {
         let deadline = deadline_after(request.timeout_ms);
         let context = &call.context;
         let version = call.version();
-        let deletions: Vec<_> = keys
-            .iter()
-            .map(|key| async move {
-                match key {
-                    Ok(key) => delete(context, key, deadline, version).await,
-                    Err(bad) => bad.clone(),
-                }
-            })
-            .collect();
-        let results = futures::stream::iter(deletions).buffered(TOPICS_IN_FLIGHT).collect().await;
+        let marking = &Semaphore::new(TOPICS_IN_FLIGHT);
+        let deletions = keys.iter().map(|key| async move {
+            match key {
+                Ok(key) => delete(context, key, (marking, deadline), version).await,
+                Err(bad) => bad.clone(),
+            }
+        });
+        let results = join_all(deletions).await;
         DeleteTopicsResponse::default().with_responses(results)
     })
 }
 
+/// `marking`: permits to look for a topic and to mark it.
 async fn delete(
     context: &BrokerContext,
     key: &TopicKey,
-    deadline: Option<Instant>,
+    (marking, deadline): (&Semaphore, Option<Instant>),
     version: i16,
 ) -> DeletableTopicResult {
+    let permit = marking.acquire().await;
     let (name, id) = match find_topic(context, key).await {
         Ok(found) => found,
         Err(refusal) => return refused(key, refusal, version),
     };
     let outcome = async {
         request_deletion(context, &name, id).await?;
+        drop(permit);
         info!(topic = %name, "topic marked for deletion for a client");
         let deadline = deadline
             .ok_or_else(|| Refusal::new(Rejection::RequestTimedOut, "marked; no time was given to wait"))?;

@@ -14,6 +14,7 @@ use tracing::warn;
 use zurau_common::id::{TopicPartition, topic_name_problem};
 
 use super::checkpoint::{decode_offsets, encode_offsets};
+use super::epoch_starts::EpochStarts;
 use super::error::{StorageContext, StorageError};
 use super::files::{read_if_present, remove_if_present, sync_directory, write_atomically};
 use super::load::OpenMode;
@@ -122,6 +123,8 @@ pub struct Checkpoints {
     pub log_starts: OffsetCheckpoint,
     /// `cleaner-offset-checkpoint`
     pub cleaner_offsets: OffsetCheckpoint,
+    /// `leader-epoch-start-checkpoint`
+    pub epoch_starts: EpochStarts,
 }
 
 impl Checkpoints {
@@ -132,14 +135,17 @@ impl Checkpoints {
             high_watermarks: read("replication-offset-checkpoint")?,
             log_starts: read("log-start-offset-checkpoint")?,
             cleaner_offsets: read("cleaner-offset-checkpoint")?,
+            epoch_starts: EpochStarts::read(directory)?,
         })
     }
 
     /// Forgets a partition, durably: also one that was removed before without that.
     pub fn forget(&mut self, partition: &TopicPartition) -> Result<(), StorageError> {
         self.remove(partition);
-        let mut changed = self.all_mut().into_iter().filter(|checkpoint| checkpoint.changed);
-        changed.try_for_each(OffsetCheckpoint::write)
+        for checkpoint in self.all_mut().into_iter().filter(|checkpoint| checkpoint.changed) {
+            checkpoint.write()?;
+        }
+        self.epoch_starts.write()
     }
 
     /// Forgets a partition that was deleted; on the disk at the next write.
@@ -147,10 +153,12 @@ impl Checkpoints {
         for checkpoint in self.all_mut() {
             checkpoint.remove(partition);
         }
+        self.epoch_starts.remove(partition);
     }
 
     pub fn write(&mut self) -> Result<(), StorageError> {
-        self.all_mut().into_iter().try_for_each(OffsetCheckpoint::write)
+        self.all_mut().into_iter().try_for_each(OffsetCheckpoint::write)?;
+        self.epoch_starts.write()
     }
 
     fn all_mut(&mut self) -> [&mut OffsetCheckpoint; 4] {
@@ -489,7 +497,7 @@ mod tests {
                 fs::write(directory.path().join(name), bytes).unwrap();
             }
             let opened = open(directory.path());
-            let Checkpoints { recovery_points, high_watermarks, log_starts, cleaner_offsets } =
+            let Checkpoints { recovery_points, high_watermarks, log_starts, cleaner_offsets, .. } =
                 &opened.checkpoints;
             for checkpoint in [recovery_points, high_watermarks, log_starts, cleaner_offsets] {
                 assert_eq!(checkpoint.get(&t), expected, "{:?}", String::from_utf8_lossy(bytes));

@@ -24,6 +24,8 @@ pub(crate) enum Operation {
     Rename(PathBuf, PathBuf),
     SyncFile(PathBuf),
     SyncDirectory(PathBuf),
+    /// Of the file system that holds this directory.
+    SyncFileSystem(PathBuf),
 }
 
 #[cfg(not(test))]
@@ -74,8 +76,11 @@ mod disk {
         broken: bool,
         unreadable: bool,
         full: bool,
+        /// Syncs that go on all the same.
+        let_through: usize,
         waiting: usize,
         synced_files: usize,
+        synced_file_systems: usize,
     }
 
     struct Watched {
@@ -122,8 +127,19 @@ mod disk {
             self.0.state.lock().waiting
         }
 
+        /// One of the syncs that are held, or the next one, goes on.
+        pub(crate) fn let_one_through(&self) {
+            self.0.state.lock().let_through += 1;
+            self.0.changed.notify_all();
+        }
+
+        /// Syncs of single files.
         pub(crate) fn synced_files(&self) -> usize {
             self.0.state.lock().synced_files
+        }
+
+        pub(crate) fn synced_file_systems(&self) -> usize {
+            self.0.state.lock().synced_file_systems
         }
     }
 
@@ -145,18 +161,22 @@ mod disk {
             Operation::Remove(path) | Operation::Rename(path, _) | Operation::SyncDirectory(path) => {
                 (path, false)
             }
-            Operation::SyncFile(path) => (path, true),
+            Operation::SyncFile(path) | Operation::SyncFileSystem(path) => (path, true),
         };
         let Some(watched) = find(path) else { return Ok(()) };
         let mut state = watched.state.lock();
         let needs_space = matches!(operation, Operation::Create(_) | Operation::Write(_));
         if is_sync {
             state.waiting += 1;
-            while state.held {
+            while state.held && state.let_through == 0 {
                 watched.changed.wait(&mut state);
             }
+            state.let_through = state.let_through.saturating_sub(1);
             state.waiting -= 1;
-            state.synced_files += 1;
+            match operation {
+                Operation::SyncFileSystem(_) => state.synced_file_systems += 1,
+                _ => state.synced_files += 1,
+            }
         }
         if state.broken {
             return Err(rustix::io::Errno::IO.into());
@@ -259,6 +279,24 @@ mod machine {
             self.created.clear();
         }
 
+        fn keep_names(&mut self, directory: &Path) {
+            let names = fs::read_dir(directory).into_iter().flatten();
+            self.durable_names.extend(names.map(|entry| entry.unwrap().path()));
+        }
+
+        fn keep_all(&mut self, directory: &Path) {
+            self.keep_names(directory);
+            for entry in fs::read_dir(directory).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    self.keep_all(&path);
+                } else {
+                    let length = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+                    self.durable_bytes.insert(path, length);
+                }
+            }
+        }
+
         fn step(&mut self, operation: Operation) -> io::Result<()> {
             match self.left.as_mut() {
                 Some(0) => return Err(io::Error::other("the machine is off")),
@@ -292,10 +330,8 @@ mod machine {
                     let length = fs::metadata(&path).map_or(0, |metadata| metadata.len());
                     self.durable_bytes.insert(path, length);
                 }
-                Operation::SyncDirectory(directory) => {
-                    let names = fs::read_dir(directory).into_iter().flatten();
-                    self.durable_names.extend(names.map(|entry| entry.unwrap().path()));
-                }
+                Operation::SyncDirectory(directory) => self.keep_names(&directory),
+                Operation::SyncFileSystem(directory) => self.keep_all(&directory),
             }
             Ok(())
         }

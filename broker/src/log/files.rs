@@ -227,6 +227,13 @@ pub(crate) fn sync_file(file: &File, path: &Path) -> Result<(), StorageError> {
         .storage("sync", path)
 }
 
+/// Of a kernel of this release.
+fn tells_failures(release: &str) -> bool {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return false };
+    (5, 8) <= (major, minor)
+}
+
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
     before(|| Operation::Rename(from.to_owned(), to.to_owned()))
         .and_then(|()| fs::rename(from, to))
@@ -249,10 +256,53 @@ pub(crate) fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), Stora
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
     write_file(&temporary, contents)?;
-    let file = File::open(&temporary).storage("open", &temporary)?;
-    sync_file(&file, &temporary)?;
+    sync_path(&temporary)?;
     rename(&temporary, path)?;
     sync_directory(path.parent().unwrap_or_else(|| Path::new(".")))
+}
+
+/// Makes the contents of a file durable that is not open.
+pub(crate) fn sync_path(path: &Path) -> Result<(), StorageError> {
+    let file = File::open(path).storage("open", path)?;
+    sync_file(&file, path)
+}
+
+/// As [`sync_path`]; the file may have been removed or renamed meanwhile.
+pub(crate) fn sync_path_if_present(path: &Path) -> Result<(), StorageError> {
+    match File::open(path) {
+        Ok(file) => sync_file(&file, path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).storage("open", path),
+    }
+}
+
+/// The file system that holds a directory, to be synced as a whole: one call for any number of changed files. Open it
+/// before the first change that it shall cover: the sync then tells of every write-back that failed since.
+#[derive(Debug)]
+pub(crate) struct FileSystem {
+    path: PathBuf,
+    root: File,
+}
+
+impl FileSystem {
+    pub(crate) fn of(directory: &Path) -> Result<Self, StorageError> {
+        let root = File::open(directory).storage("open", directory)?;
+        Ok(Self { path: directory.to_owned(), root })
+    }
+
+    /// Whether [`FileSystem::sync`] says so when something could not be written back: Linux does since 5.8.
+    pub(crate) fn tells_failures() -> bool {
+        static RELEASE: LazyLock<bool> =
+            LazyLock::new(|| tells_failures(&rustix::system::uname().release().to_string_lossy()));
+        *RELEASE
+    }
+
+    /// Makes every change of every file durable. Writes back what others have changed there, too.
+    pub(crate) fn sync(&self) -> Result<(), StorageError> {
+        before(|| Operation::SyncFileSystem(self.path.clone()))
+            .and_then(|()| if faults::SYNC { Ok(rustix::fs::syncfs(&self.root)?) } else { Ok(()) })
+            .storage("sync the file system of", &self.path)
+    }
 }
 
 pub(crate) fn remove_if_present(path: &Path) -> Result<(), StorageError> {
@@ -302,6 +352,15 @@ mod tests {
                 b"abcdefghijk",
                 "{bytes} at a time"
             );
+        }
+    }
+
+    #[test]
+    fn releases_whose_sync_of_a_file_system_tells_failures() {
+        let rows = [("5.8.0", true), ("5.10.0-8-amd64", true), ("6.1", true), ("10.0.1", true)];
+        let others = [("5.7.19", false), ("4.19.0", false), ("", false), ("5", false), ("x.y", false)];
+        for (release, expected) in rows.into_iter().chain(others) {
+            assert_eq!(tells_failures(release), expected, "{release}");
         }
     }
 

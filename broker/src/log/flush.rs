@@ -6,8 +6,9 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::error::{LogError, StorageContext, StorageError};
-use super::files::{remove_if_present, sync_directory, sync_file, write_atomically};
+use super::epoch_file::EpochText;
+use super::error::{LogError, StorageError};
+use super::files::{remove_if_present, sync_directory, sync_file, sync_path_if_present, write_atomically};
 use super::partition_log::PartitionLog;
 
 /// File of a partition directory with a recovery point below the one in the log directory's checkpoint, which is
@@ -17,6 +18,7 @@ pub(crate) const LOWERED_RECOVERY_POINT: &str = "lowered-recovery-point";
 /// What must be synced so that every record below [`FlushPlan::up_to`] survives a power loss.
 #[derive(Debug)]
 pub struct FlushPlan {
+    epochs: Option<EpochText>,
     files: Vec<(PathBuf, Arc<File>)>,
     snapshots: Vec<PathBuf>,
     directory: Option<PathBuf>,
@@ -34,16 +36,13 @@ impl FlushPlan {
 
     /// Syncs files and, when their directory entries are new, the directory (LOG-08).
     pub fn run(&self) -> Result<(), StorageError> {
+        self.epochs.as_ref().map_or(Ok(()), EpochText::write)?;
         for (path, file) in &self.files {
             sync_file(file, path)?;
         }
         for path in &self.snapshots {
-            match File::open(path) {
-                Ok(file) => sync_file(&file, path)?,
-                // Deleted with its segment meanwhile.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).storage("open", path),
-            }
+            // It may be deleted with its segment meanwhile.
+            sync_path_if_present(path)?;
         }
         self.directory.as_deref().map_or(Ok(()), sync_directory)
     }
@@ -73,9 +72,16 @@ impl PartitionLog {
         }
         let (snapshots, directory) = self.unsynced_names();
         let records = self.unflushed_records;
-        let (up_to, truncations) = (self.log_end_offset, self.truncations);
-        let directory_changes = self.directory_changes;
-        Ok(Some(FlushPlan { files, snapshots, directory, directory_changes, up_to, records, truncations }))
+        Ok(Some(FlushPlan {
+            epochs: self.missing_epochs(),
+            files,
+            snapshots,
+            directory,
+            directory_changes: self.directory_changes,
+            up_to: self.log_end_offset,
+            records,
+            truncations: self.truncations,
+        }))
     }
 
     /// Plans to sync the segments that take no more appends, if any of them is not synced yet; call it now and then,
@@ -93,8 +99,16 @@ impl PartitionLog {
             }
         }
         let (snapshots, directory) = self.unsynced_names();
-        let (directory_changes, truncations, up_to) = (self.directory_changes, self.truncations, active_base);
-        Ok(Some(FlushPlan { files, snapshots, directory, directory_changes, up_to, records: 0, truncations }))
+        Ok(Some(FlushPlan {
+            epochs: self.missing_epochs(),
+            files,
+            snapshots,
+            directory,
+            directory_changes: self.directory_changes,
+            up_to: active_base,
+            records: 0,
+            truncations: self.truncations,
+        }))
     }
 
     /// Snapshots and directory entries that are not known to be on disk. What a plan under way syncs is planned again: the
@@ -118,6 +132,9 @@ impl PartitionLog {
         if let Err(error) = result {
             self.stop(error.to_string());
             return Err(error.into());
+        }
+        if let Some(epochs) = &plan.epochs {
+            self.epoch_file.note_written(epochs);
         }
         self.unsynced_snapshots.retain(|path| !plan.snapshots.contains(path));
         if plan.directory.is_some() {

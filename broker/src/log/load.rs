@@ -12,12 +12,15 @@ use uuid::Uuid;
 
 use super::cleaner::{CLEANED_SUFFIX, CleanedOffset, SWAP_SUFFIX};
 use super::config::LogConfig;
+use super::epoch_file::{EPOCH_CHECKPOINT, EpochFile};
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{read_if_present, remove_if_present, rename, sync_directory, write_atomically};
+use super::files::{
+    read_if_present, remove_if_present, rename, sync_directory, sync_path_if_present, write_file,
+};
 use super::flush::LOWERED_RECOVERY_POINT;
 use super::metadata::{self, PARTITION_METADATA};
-use super::partition_log::{EPOCH_CHECKPOINT, PartitionLog};
+use super::partition_log::PartitionLog;
 use super::producers::ProducerStates;
 use super::recover::Recovery;
 use super::retention::DELETED_SUFFIX;
@@ -63,6 +66,20 @@ impl PartitionLog {
         config: LogConfig,
         now_ms: i64,
     ) -> Result<Self, LogError> {
+        let log = Self::create_unsynced(directory, topic_id, config, now_ms)?;
+        sync_created(directory)?;
+        directory.parent().map_or(Ok(()), sync_directory)?;
+        Ok(log)
+    }
+
+    /// As [`PartitionLog::create`], but nothing is synced, so that it can be for many logs at once. Before that
+    /// ([`sync_created`], or the whole file system) nothing may be served from it.
+    pub(crate) fn create_unsynced(
+        directory: &Path,
+        topic_id: Option<Uuid>,
+        config: LogConfig,
+        now_ms: i64,
+    ) -> Result<Self, LogError> {
         fs::create_dir_all(directory).storage("create directory", directory)?;
         if let Some(topic_id) = topic_id {
             let path = directory.join(PARTITION_METADATA);
@@ -75,22 +92,18 @@ impl PartitionLog {
                     });
                 }
                 Some(_) => {}
-                None if !Listing::of(directory)?.logs.is_empty() => {
+                None if holds_records(directory)? => {
                     return Err(LogError::Damaged {
                         path: directory.to_owned(),
                         reason: "it holds records of a topic whose id is not known (no partition.metadata)"
                             .to_owned(),
                     });
                 }
-                None => write_atomically(&path, metadata::encode_topic_id(topic_id).as_bytes())?,
+                // A creation that a power loss interrupted leaves no id, or an empty file, and a log without a record.
+                None => write_file(&path, metadata::encode_topic_id(topic_id).as_bytes())?,
             }
         }
-        let log = Self::open(directory, config, OpenMode::UNKNOWN, now_ms)?;
-        sync_directory(directory)?;
-        if let Some(parent) = directory.parent() {
-            sync_directory(parent)?;
-        }
-        Ok(log)
+        Self::open(directory, config, OpenMode::UNKNOWN, now_ms)
     }
 
     /// Opens the log in an existing directory, recovering it as far as `mode` makes necessary. Opening twice gives the
@@ -121,6 +134,7 @@ impl PartitionLog {
     /// | S9 | a segment after S7 or S8 | removed: its records would leave a hole |
     /// | E1 | `leader-epoch-checkpoint` absent or damaged | rebuilt from the batch headers (LOG-06) |
     /// | E2 | it goes beyond the log's ends | cut there; an epoch that begins at the end stays (HW-06) |
+    /// | E3 | it lacks epochs of batches that S6 scans | added: they are written before the recovery point rises |
     /// | P1 | a `.snapshot` above the log end, or at no segment's base and not the latest | removed |
     /// | P2 | the latest snapshot is damaged | removed, the one before is used; without any, the batches |
     /// | O1 | log end below the log start | everything removed, empty log at the log start (LOG-19) |
@@ -155,6 +169,7 @@ impl PartitionLog {
             recovery_point: mode.recovery_point.max(0),
             overstated_recovery_point,
             epochs: LeaderEpochs::default(),
+            epoch_file: EpochFile::default(),
             producers: ProducerStates::default(),
             verifications: Verifications::default(),
             turned_away: TurnedAway::default(),
@@ -172,10 +187,15 @@ impl PartitionLog {
         };
         // E1; S1 to S9; O1, O2.
         let epochs_known = log.load_epochs()?;
+        let stored_epochs = log.epochs.clone();
         log.load_segments(&found.logs, mode, now_ms, scanned)?;
         log.settle_offsets(mode, now_ms)?;
         if !epochs_known {
             log.rebuild_epochs()?;
+        }
+        // E3.
+        if log.epochs != stored_epochs {
+            log.epoch_file.lag_behind();
         }
         // E2. An epoch that began exactly at the end, without records, is kept: its leader recorded it (HW-06).
         let end_changed = log.epochs.truncate_from_end(log.log_end_offset + 1);
@@ -336,6 +356,23 @@ impl PartitionLog {
         self.high_watermark = self.log_start_offset;
         Ok(())
     }
+}
+
+/// Makes what [`PartitionLog::create_unsynced`] made durable, but for the name of the directory itself.
+pub(crate) fn sync_created(directory: &Path) -> Result<(), StorageError> {
+    sync_path_if_present(&directory.join(PARTITION_METADATA))?;
+    sync_directory(directory)
+}
+
+/// Whether there is a segment that has records, or begins behind some.
+fn holds_records(directory: &Path) -> Result<bool, LogError> {
+    for base in Listing::of(directory)?.logs {
+        let path = file_path(directory, base, LOG_SUFFIX);
+        if base != 0 || fs::metadata(&path).storage("look at", &path)?.len() != 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The index of the first segment that may hold records which are not on disk for sure.

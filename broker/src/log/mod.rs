@@ -11,6 +11,8 @@ pub(crate) mod cleaner;
 mod compression;
 mod config;
 mod directory;
+mod epoch_file;
+mod epoch_starts;
 mod epochs;
 mod error;
 mod faults;
@@ -57,10 +59,13 @@ pub use config::{LogConfig, Recompression};
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };
+pub use epoch_starts::EpochStarts;
 pub use epochs::{EpochEnd, EpochEntry, LeaderEpochs};
 pub use error::{AppendError, LogError, ReadError, RecordError, StorageError};
+pub(crate) use files::{FileSystem, sync_directory};
 pub use flush::FlushPlan;
 pub use incarnation::{Incarnation, current_boot_id};
+pub(crate) use load::sync_created;
 pub use load::{OpenMode, bytes_to_recover};
 pub use partition_log::{AppendInfo, PartitionLog};
 pub use read::ReadPlan;

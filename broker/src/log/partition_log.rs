@@ -15,9 +15,10 @@ use zurau_common::config::TimestampType;
 use super::batch::{BatchHeader, HEADER_BYTES};
 use super::cleaner::CleanedOffset;
 use super::config::LogConfig;
-use super::epochs::{EpochEnd, EpochEntry, LeaderEpochs};
+use super::epoch_file::EpochFile;
+use super::epochs::LeaderEpochs;
 use super::error::{AppendError, LogError, StorageError};
-use super::files::{write_atomically, write_file};
+use super::files::write_file;
 use super::inspect::InspectedProducer;
 use super::marker::Marker;
 use super::producers::{Admission, ProducerStates, StoredBatch};
@@ -26,8 +27,6 @@ use super::transaction_index::AbortedTransaction;
 use super::turned_away::TurnedAway;
 use super::validate::{AppendOrigin, BatchRules, CheckedBatches, FetchedBatches, Prepared};
 use super::verification::{Verification, VerificationGuard, Verifications};
-
-pub(crate) const EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 
 /// What an append came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +67,7 @@ pub struct PartitionLog {
     /// higher one. [`super::flush::LOWERED_RECOVERY_POINT`] then holds a true one.
     pub(crate) overstated_recovery_point: Option<i64>,
     pub(crate) epochs: LeaderEpochs,
+    pub(crate) epoch_file: EpochFile,
     pub(crate) producers: ProducerStates,
     pub(crate) verifications: Verifications,
     pub(crate) turned_away: TurnedAway,
@@ -349,7 +349,7 @@ impl PartitionLog {
         let size_bytes: usize = headers.iter().map(BatchHeader::size_bytes).sum();
         self.roll_if_needed(first, last, headers, size_bytes, now_ms).map_err(into_append_error)?;
         for header in headers.iter().filter(|header| header.partition_leader_epoch >= 0) {
-            self.assign_epoch(header.partition_leader_epoch, header.base_offset)?;
+            self.note_epoch_of_records(header.partition_leader_epoch, header.base_offset)?;
         }
         let interval = self.config.index_interval_bytes;
         match self.active().append(headers, parts, interval, now_ms) {
@@ -474,46 +474,6 @@ impl PartitionLog {
         self.unsynced_snapshots.push(path);
         self.directory_changed = true;
         Ok(())
-    }
-
-    /// Records that the leader of `leader_epoch` starts at the log end; durable when it returns (HW-06).
-    pub fn assign_epoch_start(&mut self, leader_epoch: i32) -> Result<(), LogError> {
-        self.check_running()?;
-        self.assign_epoch(leader_epoch, self.log_end_offset)?;
-        Ok(())
-    }
-
-    fn assign_epoch(&mut self, leader_epoch: i32, start_offset: i64) -> Result<(), StorageError> {
-        let before = self.epochs.clone_if_changed(leader_epoch, start_offset);
-        let Some(before) = before else { return Ok(()) };
-        if let Err(error) = self.write_epochs() {
-            self.epochs = before;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn write_epochs(&self) -> Result<(), StorageError> {
-        write_atomically(&self.directory.join(EPOCH_CHECKPOINT), self.epochs.encode().as_bytes())
-    }
-
-    pub fn latest_epoch(&self) -> Option<i32> {
-        self.epochs.latest().map(|entry| entry.leader_epoch)
-    }
-
-    /// The epoch history, oldest first.
-    pub fn epoch_entries(&self) -> &[EpochEntry] {
-        self.epochs.entries()
-    }
-
-    /// Where the largest epoch not above `asked` ends (KIP-279); [`EpochEnd::UNDEFINED`] when that is not known.
-    pub fn end_offset_for_epoch(&self, asked: i32) -> EpochEnd {
-        self.epochs.end_offset_for(asked, self.log_end_offset)
-    }
-
-    /// The leader epoch under which the record at `offset` was appended.
-    pub fn epoch_at(&self, offset: i64) -> Option<i32> {
-        self.epochs.epoch_at(offset)
     }
 
     /// Tells the log what is committed: retention, last stable offset and producer state depend on it. Kept within

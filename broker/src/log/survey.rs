@@ -8,13 +8,13 @@ use zurau_common::id::{TopicId, TopicPartition};
 use super::directory::{
     Checkpoints, DirectoryError, DirectoryLock, FoundDirectory, has_clean_mark, list, lock, read_meta,
 };
+use super::epoch_file::EPOCH_CHECKPOINT;
 use super::error::{StorageContext, StorageError};
 use super::files::read_if_present;
 use super::flush::LOWERED_RECOVERY_POINT;
 use super::incarnation::Incarnation;
 use super::inspect::{BatchReader, read_epochs, read_snapshot};
 use super::metadata::{PARTITION_METADATA, read_topic_id};
-use super::partition_log::EPOCH_CHECKPOINT;
 use super::segment::{LOG_SUFFIX, SNAPSHOT_SUFFIX};
 
 /// A log directory; locked as long as this lives.
@@ -70,7 +70,10 @@ pub fn survey_directory(path: &Path) -> Result<SurveyedDirectory, DirectoryError
                     false => recovery_point.min(lowered_recovery_point(&path)?),
                 };
                 let compacted = checkpoints.cleaner_offsets.get(&partition).is_some();
-                logs.push(survey_log(partition, &path, sound_below, compacted)?);
+                let mut log = survey_log(partition, &path, sound_below, compacted)?;
+                let begun = log.topic_id.and_then(|id| checkpoints.epoch_starts.get(&log.partition, id));
+                log.highest_epoch = log.highest_epoch.max(begun.map_or(-1, |begun| begun.leader_epoch));
+                logs.push(log);
             }
             FoundDirectory::ToDelete { path }
             | FoundDirectory::Stray { path }

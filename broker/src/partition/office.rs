@@ -12,6 +12,7 @@ use zurau_common::zk::isr::StoredIsr;
 
 use super::{Inner, Partition};
 use crate::control::rules::{Stop, StopOrder, judge_stop};
+use crate::log::{EpochEntry, StorageError, sync_created};
 use crate::replica::Verdict;
 use crate::replica::leader::Office;
 use crate::replica::steps::log_facts;
@@ -20,12 +21,12 @@ use crate::replica::take_over::TakeOver;
 use crate::shared::PartitionRequest;
 
 /// What became of an order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Accepted {
-    /// The epoch is recorded durably; the take-over write is next.
-    TakeOffice(TakeOver),
-    /// The replica follows; a fetcher has to fetch for it.
-    Follow(BrokerId),
+    /// The epoch has to be recorded durably; then the take-over write is next.
+    TakeOffice(TakeOver, EpochEntry),
+    /// The replica follows the order's leader; a fetcher has to fetch for it.
+    Follow,
     /// Nothing new; answered as before.
     Known(Result<(), Rejection>),
     /// `highest_epoch`: the highest leader epoch that this replica has seen; the controller goes above it.
@@ -33,8 +34,8 @@ pub(crate) enum Accepted {
 }
 
 impl Partition {
-    /// Judges an order and carries out what can be done at once. Writes to the disk: the epoch of a leader is
-    /// recorded durably before it serves (F5).
+    /// Judges an order and carries out what can be done at once. The caller makes the epoch of a leader durable before it
+    /// takes office (F5, HW-06).
     pub(crate) fn accept(self: &Arc<Self>, order: &LeaderAndIsr) -> Accepted {
         self.step(|inner, wakes| {
             let Some(log) = &mut inner.log else {
@@ -63,26 +64,49 @@ impl Partition {
                     );
                     self.dismiss_waiters(inner, wakes);
                     inner.replica.follow(order);
-                    Accepted::Follow(order.leader)
+                    Accepted::Follow
                 }
                 Verdict::TakeOffice => {
-                    if let Err(error) = log.assign_epoch_start(order.leader_epoch.0) {
-                        self.fail_by(inner, wakes, error);
-                        return Accepted::Refused {
-                            rejection: Rejection::KafkaStorageError,
-                            highest_epoch: highest_epoch(inner),
-                        };
-                    }
-                    let epoch_start = log.log_end_offset();
+                    let begun = match log.begin_epoch(order.leader_epoch.0) {
+                        Ok(begun) => begun,
+                        Err(error) => {
+                            self.fail_by(inner, wakes, error);
+                            return Accepted::Refused {
+                                rejection: Rejection::KafkaStorageError,
+                                highest_epoch: highest_epoch(inner),
+                            };
+                        }
+                    };
+                    let epoch_start = begun.start_offset;
                     if !inner.replica.begin_take_over(order) {
                         self.dismiss_waiters(inner, wakes);
                     }
                     let target = order.target().len();
                     let min_in_sync = inner.config.min_insync_replicas.min(target).max(1);
-                    Accepted::TakeOffice(TakeOver { epoch_start, min_in_sync })
+                    Accepted::TakeOffice(TakeOver { epoch_start, min_in_sync }, begun)
                 }
             }
         })
+    }
+
+    /// Makes a log that was created just now durable, but for its name. Waits for the disk, but not under the lock.
+    ///
+    /// # Errors
+    /// A disk error.
+    pub(crate) fn sync_created(&self) -> Result<(), StorageError> {
+        let directory = self.with_log(|log| log.directory().to_owned());
+        directory.map_or(Ok(()), |directory| sync_created(&directory))
+    }
+
+    /// What an order asked to be written could not be made durable. What reached the disk is unknown, and asking the kernel
+    /// again would claim success: the log takes no more.
+    pub(crate) fn fail_to_record(self: &Arc<Self>, reason: &str) {
+        self.step(|inner, wakes| {
+            if let Some(log) = &mut inner.log {
+                log.stop(reason.to_owned());
+            }
+            self.fail(inner, wakes, &reason);
+        });
     }
 
     /// The take-over write is stored: serve. False if another order came in between.

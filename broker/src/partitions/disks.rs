@@ -1,6 +1,7 @@
 //! The log directories as disks: how much space is left (D17), and one that fails goes offline alone. Its partitions
 //! resign; the broker ends only with its last directory.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use zurau_common::config::Settings;
 
 use super::Partitions;
 use crate::disk_space::{Marks, Space};
-use crate::log::StorageError;
+use crate::log::{EpochEntry, FileSystem, StorageError, sync_directory};
 use crate::partition::Partition;
 
 /// Tells the free bytes of the file system that holds a directory.
@@ -115,6 +116,46 @@ impl Partitions {
     /// Directories that could not be opened at the start.
     pub(crate) fn unopened(&self) -> &[PathBuf] {
         &self.unopened
+    }
+
+    /// The file systems of the directories that are not offline, by their index in `log.dirs`, to be synced later. One that
+    /// cannot be opened is left out, and judged as any other disk error.
+    pub(crate) fn file_systems(&self) -> BTreeMap<usize, FileSystem> {
+        let mut opened = BTreeMap::new();
+        for (index, directory) in self.directories.iter().enumerate() {
+            if self.has_failed(index) {
+                continue;
+            }
+            match FileSystem::of(&directory.path) {
+                Ok(file_system) => drop(opened.insert(index, file_system)),
+                Err(error) => self.note_error(index, &error),
+            }
+        }
+        opened
+    }
+
+    /// Makes the names of created logs durable. Waits for the disk.
+    ///
+    /// # Errors
+    /// A disk error.
+    pub(crate) fn sync_names(&self, index: usize) -> Result<(), StorageError> {
+        sync_directory(&self.directories[index].path)
+    }
+
+    /// Makes epochs that leaders begin durable, all of one directory at once (HW-06). Waits for the disk.
+    ///
+    /// # Errors
+    /// A disk error: none of them is recorded.
+    pub(crate) fn record_epochs<'a>(
+        &self,
+        index: usize,
+        begun: impl Iterator<Item = (&'a Partition, EpochEntry)>,
+    ) -> Result<(), StorageError> {
+        let starts = &mut self.directories[index].opened.lock().checkpoints.epoch_starts;
+        for (partition, entry) in begun {
+            starts.set(partition.id(), partition.topic_id(), entry);
+        }
+        starts.write()
     }
 
     /// Takes a directory offline if this error says that its disk is of no more use. Waits for the locks of partitions.

@@ -148,6 +148,11 @@ impl Partitions {
         }
         log.restore_high_watermark(checkpointed.unwrap_or(0))?;
         log.restore_cleaned_offset(cleaned)?;
+        let opened = self.directories[job.directory].opened.lock();
+        if let Some(begun) = opened.checkpoints.epoch_starts.get(&job.partition, TopicId(topic_id)) {
+            log.restore_epoch(begun);
+        }
+        drop(opened);
         let id = job.partition.clone();
         let home = (job.directory, log);
         let partition = Partition::new(Arc::clone(&self.shared), id, TopicId(topic_id), home, config);

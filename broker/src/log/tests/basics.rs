@@ -7,10 +7,13 @@ use bytes::Bytes;
 
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::log::{
-    BatchHeader, Batches, EpochEnd, LogConfig, OpenMode, PartitionLog, ReadError, bytes_to_recover,
+    BatchHeader, Batches, Disk, EpochEnd, EpochEntry, LogConfig, OpenMode, PartitionLog, ReadError,
+    bytes_to_recover,
 };
 
 const NOW: i64 = 2_000_000;
+
+const CLEAN: OpenMode = OpenMode { clean: true, recovery_point: 0, log_start_offset: 0 };
 
 fn small_segments() -> LogConfig {
     LogConfig { segment_bytes: 400, index_interval_bytes: 100, ..LogConfig::default() }
@@ -186,6 +189,78 @@ fn hw_06_leader_epoch_is_recorded_before_the_first_append() {
     drop(log);
     let text = std::fs::read_to_string(path.join("leader-epoch-checkpoint")).unwrap();
     assert_eq!(text, "0\n2\n1 0\n3 10\n");
+}
+
+#[test]
+fn epochs_of_records_are_written_no_later_than_the_records_are_synced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, LogConfig::default());
+    let disk = Disk::watch(&path);
+    for epoch in [1, 4, 7] {
+        append(&mut log, 2, epoch);
+    }
+    let history = log.epoch_entries().to_vec();
+    assert_eq!((history.len(), disk.synced_files()), (3, 0), "a follower's append waits for no disk");
+    let file = path.join("leader-epoch-checkpoint");
+    assert!(!file.exists());
+    // A kill: the records tell.
+    let killed = directory.path().join("killed");
+    std::fs::create_dir(&killed).unwrap();
+    let records = "00000000000000000000.log";
+    std::fs::copy(path.join(records), killed.join(records)).unwrap();
+    std::fs::write(killed.join("leader-epoch-checkpoint"), "0\n1\n1 0\n").unwrap();
+    let opened = PartitionLog::open(&killed, LogConfig::default(), OpenMode::UNKNOWN, NOW).unwrap();
+    assert_eq!(opened.epoch_entries(), history);
+    // Found again, they are written as if they had just been appended.
+    opened.close().unwrap();
+    let opened = PartitionLog::open(&killed, LogConfig::default(), CLEAN, NOW).unwrap();
+    assert_eq!(opened.epoch_entries(), history);
+    log.flush().unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "0\n3\n1 0\n4 2\n7 4\n");
+    // What contradicts the file is written before the record: a recovery would believe the file.
+    log.assign_epoch_start(9).unwrap();
+    append(&mut log, 2, 8);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "0\n4\n1 0\n4 2\n7 4\n8 6\n");
+}
+
+#[test]
+fn hw_06_an_epoch_that_is_recorded_beside_the_log_comes_back_unless_records_contradict_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let mut log = create(&path, LogConfig::default());
+    append(&mut log, 10, 1);
+    log.assign_epoch_start(3).unwrap();
+    let disk = Disk::watch(&path);
+    let begun = log.begin_epoch(5).unwrap();
+    assert_eq!((begun.leader_epoch, begun.start_offset, disk.synced_files()), (5, 10, 0));
+    assert_eq!(log.latest_epoch(), Some(5));
+    drop(log);
+    let reopen = |recorded: &[(i32, i64)]| {
+        let mut log = PartitionLog::open(&path, LogConfig::default(), OpenMode::UNKNOWN, NOW).unwrap();
+        for (leader_epoch, start_offset) in recorded.iter().copied() {
+            log.restore_epoch(EpochEntry { leader_epoch, start_offset });
+        }
+        log
+    };
+    let entries = |log: &PartitionLog| -> Vec<(i32, i64)> {
+        log.epoch_entries().iter().map(|entry| (entry.leader_epoch, entry.start_offset)).collect()
+    };
+    assert_eq!(entries(&reopen(&[])), [(1, 0), (3, 10)], "the file is as it was");
+    let mut log = reopen(&[(begun.leader_epoch, begun.start_offset)]);
+    assert_eq!(entries(&log), [(1, 0), (5, 10)]);
+    // Older than what the log knows, above its end, or followed by records: it says nothing.
+    for recorded in [(2, 10), (5, 11), (5, 9), (5, 0)] {
+        assert_eq!(entries(&reopen(&[recorded])), [(1, 0), (3, 10)], "{recorded:?}");
+    }
+    // The records tell of the epoch themselves, until the file does.
+    append(&mut log, 2, 5);
+    drop(log);
+    let mut log = reopen(&[(5, 10)]);
+    assert_eq!(entries(&log), [(1, 0), (5, 10)]);
+    log.flush().unwrap();
+    let text = std::fs::read_to_string(path.join("leader-epoch-checkpoint")).unwrap();
+    assert_eq!(text, "0\n2\n1 0\n5 10\n");
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn log_01_a_tail_torn_or_flipped_at_any_byte_is_cut_to_the_longest_valid_prefix(
     let mut log = PartitionLog::create(&path, None, LogConfig::default(), NOW).unwrap();
     let mut ends = vec![0];
     for epoch in 0..4 {
+        log.assign_epoch_start(epoch).unwrap();
         append(&mut log, 2, epoch, NOW);
         ends.push(log.size_bytes());
     }
@@ -194,6 +195,7 @@ fn log_07_hw_15_epoch_0_is_in_the_rebuilt_history() {
     let mut log = create(&path);
     append(&mut log, 3, 0, NOW);
     append(&mut log, 3, 2, NOW);
+    log.flush().unwrap();
     drop(log);
     fs::remove_file(path.join("leader-epoch-checkpoint")).unwrap();
     let log = open(&path, false);
@@ -516,6 +518,16 @@ fn records_of_an_unknown_topic_are_not_adopted() {
     let empty = directory.path().join("u-0");
     fs::create_dir(&empty).unwrap();
     assert_eq!(PartitionLog::create(&empty, Some(id), config(), NOW).unwrap().topic_id(), Some(id));
+    // So is one whose creation a power loss interrupted: no records, and an id that did not reach the disk.
+    let torn = directory.path().join("v-0");
+    drop(PartitionLog::create(&torn, Some(id), config(), NOW).unwrap());
+    fs::write(torn.join("partition.metadata"), "").unwrap();
+    assert_eq!(PartitionLog::create(&torn, Some(id), config(), NOW).unwrap().topic_id(), Some(id));
+    // But not one whose records were deleted.
+    let deleted = directory.path().join("w-0");
+    fs::create_dir(&deleted).unwrap();
+    fs::write(deleted.join("00000000000000000007.log"), "").unwrap();
+    assert!(PartitionLog::create(&deleted, Some(id), config(), NOW).is_err());
 }
 
 #[test]

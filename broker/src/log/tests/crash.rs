@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::directory_in_memory;
 use crate::log::faults::Machine;
 use crate::log::test_batches::{BatchSpec, batch, marker};
-use crate::log::{AppendOrigin, LogConfig, OpenMode, PartitionLog};
+use crate::log::{AppendOrigin, BatchHeader, EpochEntry, LogConfig, OpenMode, PartitionLog};
 
 const NOW: i64 = 1_000_000;
 const SCHEDULES: u64 = 10_000;
@@ -39,6 +39,10 @@ struct Promise {
     appended: usize,
     /// What the checkpoint says; nothing below may be lost.
     recovery_point: i64,
+    /// The last epoch that a leader began.
+    led: Option<EpochEntry>,
+    /// What the log directory says of such epochs.
+    recorded: Option<EpochEntry>,
 }
 
 struct Run {
@@ -56,7 +60,7 @@ impl Run {
             0..6 => self.append(),
             6 => {
                 self.epoch += 1;
-                self.log.assign_epoch_start(self.epoch).is_ok()
+                self.begin_epoch()
             }
             7 => self.end_transaction(),
             _ => {
@@ -69,7 +73,23 @@ impl Run {
         }
     }
 
+    /// As a leader, alone or with those of many other partitions.
+    fn begin_epoch(&mut self) -> bool {
+        let start_offset = self.log.log_end_offset();
+        let entry = EpochEntry { leader_epoch: self.epoch, start_offset };
+        if self.random.below(2) == 0 {
+            self.promise.recorded = Some(self.log.begin_epoch(self.epoch).unwrap());
+            assert_eq!(self.promise.recorded, Some(entry));
+        } else if self.log.assign_epoch_start(self.epoch).is_err() {
+            return false;
+        }
+        self.promise.led = Some(entry);
+        true
+    }
+
     fn append(&mut self) -> bool {
+        // As a follower sees a new epoch: with its first record.
+        self.epoch += i32::from(self.random.below(6) == 0);
         let records = 1 + self.random.below(3) as i32;
         let spec = BatchSpec {
             base_offset: self.log.log_end_offset(),
@@ -122,18 +142,38 @@ fn open(path: &Path, recovery_point: i64) -> PartitionLog {
     PartitionLog::open(path, config(), mode, NOW).unwrap()
 }
 
+/// As a broker does.
+fn reopen(path: &Path, promise: &Promise) -> PartitionLog {
+    let mut log = open(path, promise.recovery_point);
+    if let Some(recorded) = promise.recorded {
+        log.restore_epoch(recorded);
+    }
+    log
+}
+
 fn check(path: &Path, promise: &Promise, power_lost: bool) {
-    let log = open(path, promise.recovery_point);
+    let log = reopen(path, promise);
     let found = contents(&log);
     let all = promise.batches.concat();
-    let headers =
-        |bytes: &[u8]| -> Vec<_> { crate::log::Batches::new(bytes).map(|batch| batch.unwrap().0).collect() };
+    let headers = |bytes: &[u8]| -> Vec<BatchHeader> {
+        crate::log::Batches::new(bytes).map(|batch| batch.unwrap().0).collect()
+    };
     if !all.starts_with(&found) {
         let (found, all) = (headers(&found), headers(&all));
         let differs = found.iter().zip(&all).find(|(found, appended)| found != appended);
         panic!("{} batches found, {} appended, the first that differs: {differs:#?}", found.len(), all.len());
     }
     assert!(log.log_end_offset() >= promise.recovery_point, "flushed records are there");
+    if let Some(led) = promise.led
+        && led.start_offset <= log.log_end_offset()
+    {
+        let latest = log.latest_epoch().unwrap_or(-1);
+        assert!(led.leader_epoch <= latest, "{led:?} was recorded, {latest} is the latest (HW-06)");
+    }
+    for header in headers(&found) {
+        let known = log.epoch_at(header.base_offset);
+        assert_eq!(known, Some(header.partition_leader_epoch), "epoch of {}", header.base_offset);
+    }
     if !power_lost {
         let appended: usize = promise.batches[..promise.appended].iter().map(Bytes::len).sum();
         assert!(found.len() >= appended, "a killed process loses nothing (D1)");
@@ -141,7 +181,7 @@ fn check(path: &Path, promise: &Promise, power_lost: bool) {
     let (end, epochs, producers) = (log.log_end_offset(), log.epochs.clone(), log.producers.clone());
     let aborted = log.aborted_transactions(0, end).unwrap();
     drop(log);
-    let again = open(path, promise.recovery_point);
+    let again = reopen(path, promise);
     assert_eq!(contents(&again), found, "a second recovery changes nothing (L1)");
     assert_eq!((again.log_end_offset(), &again.epochs), (end, &epochs));
     assert_eq!(again.producers.encode(), producers.encode());

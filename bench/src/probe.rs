@@ -21,10 +21,10 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Some partitions that shall each acknowledge a record.
-pub(super) struct Probe {
+pub(crate) struct Probe {
     pending: Vec<(String, i32)>,
     /// When each one did.
-    pub(super) acknowledged: Vec<Instant>,
+    pub(crate) acknowledged: Vec<Instant>,
     /// A broker that is frozen: nobody waits for it.
     avoided: Option<i32>,
     connections: HashMap<String, Connection>,
@@ -32,12 +32,12 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    pub(super) fn new(pending: Vec<(String, i32)>, avoided: Option<i32>) -> Result<Self> {
+    pub(crate) fn new(pending: Vec<(String, i32)>, avoided: Option<i32>) -> Result<Self> {
         let batch = encode_batch(&[b"probe"], now_ms(), Compression::None)?;
         Ok(Self { pending, acknowledged: Vec::new(), avoided, connections: HashMap::new(), batch })
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.pending.is_empty()
     }
 
@@ -45,7 +45,7 @@ impl Probe {
     ///
     /// # Errors
     /// Some have not within `limit`.
-    pub(super) fn finish(&mut self, client: &mut KafkaClient, limit: Duration) -> Result<()> {
+    pub(crate) fn finish(&mut self, client: &mut KafkaClient, limit: Duration) -> Result<()> {
         let start = Instant::now();
         while !self.is_done() {
             ensure!(
@@ -65,7 +65,7 @@ impl Probe {
     ///
     /// # Errors
     /// No broker answers for metadata.
-    pub(super) fn round(&mut self, client: &mut KafkaClient) -> Result<()> {
+    pub(crate) fn round(&mut self, client: &mut KafkaClient) -> Result<()> {
         let mut topics: Vec<&str> = self.pending.iter().map(|(topic, _)| topic.as_str()).collect();
         topics.dedup();
         let answer = client.metadata(Some(&topics))?;
@@ -137,12 +137,12 @@ impl Probe {
     }
 
     /// From a moment until each partition acknowledged.
-    pub(super) fn since(&self, moment: Instant) -> Histogram {
+    pub(crate) fn since(&self, moment: Instant) -> Histogram {
         self.acknowledged.iter().map(|at| at.saturating_duration_since(moment)).collect()
     }
 }
 
 /// All partitions of a topic.
-pub(super) fn all_of(topic: &str, partitions: i32) -> Vec<(String, i32)> {
+pub(crate) fn all_of(topic: &str, partitions: i32) -> Vec<(String, i32)> {
     (0..partitions).map(|partition| (topic.to_owned(), partition)).collect()
 }
