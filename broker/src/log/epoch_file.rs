@@ -76,10 +76,7 @@ impl PartitionLog {
             self.epochs = before;
             return Err(error.into());
         }
-        if self.epoch_file.behind.is_some() {
-            self.write_epochs()?;
-        }
-        Ok(())
+        Ok(self.write_missing_epochs()?)
     }
 
     /// As [`PartitionLog::assign_epoch_start`], but only in memory: the caller makes it durable with those of other logs,
@@ -133,6 +130,11 @@ impl PartitionLog {
     /// The history, if the file lacks some of it: to be written before the recovery point rises.
     pub(super) fn missing_epochs(&mut self) -> Option<EpochText> {
         self.epoch_file.behind.is_some().then(|| self.epoch_text())
+    }
+
+    /// Before records go of which an epoch is told: those that compaction leaves may begin later than it did.
+    pub(crate) fn write_missing_epochs(&mut self) -> Result<(), StorageError> {
+        if self.epoch_file.behind.is_some() { self.write_epochs() } else { Ok(()) }
     }
 
     fn epoch_text(&mut self) -> EpochText {

@@ -116,7 +116,9 @@ impl PartitionLog {
     ) -> Result<(), LogError> {
         self.check_running()?;
         let steps = self.steps_for(old, &new);
-        if let Err(error) = steps.prepare.iter().try_for_each(FileStep::run) {
+        let prepared =
+            self.write_missing_epochs().and_then(|()| steps.prepare.iter().try_for_each(FileStep::run));
+        if let Err(error) = prepared {
             self.undo_swap(&new);
             return Err(error.into());
         }
