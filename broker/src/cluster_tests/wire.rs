@@ -16,7 +16,7 @@ use kafka_protocol::messages::{
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::peer::Peer;
-use zurau_common::zk::znode::Znode;
+use zurau_common::zk::znode::{TOPICS, Znode};
 
 use super::world::{World, eventually};
 use crate::log::test_batches::{BatchSpec, batch};
@@ -84,7 +84,7 @@ async fn every_topic_of_a_request_is_written_before_any_of_them_is_waited_for() 
     });
     // Nobody elects leaders here.
     eventually("all are written", async || {
-        world.zookeeper.children("/brokers/topics").await.unwrap().is_some_and(|all| all.len() == count)
+        world.zookeeper.children(TOPICS).await.unwrap().is_some_and(|all| all.len() == count)
     })
     .await;
     assert!(!creating.is_finished(), "answered without leaders");
