@@ -253,6 +253,12 @@ impl OffsetIndex {
         })
     }
 
+    /// The position of the last entry that points at `position` or before.
+    pub(crate) fn last_position_up_to(&self, position: u64) -> Result<Option<u32>, StorageError> {
+        let found = self.index.boundary(|entry| u64::from(self.decode(entry).1) <= position)?;
+        Ok(found.last_below.map(|entry| self.decode(&entry).1))
+    }
+
     /// Drops entries at or after `offset`.
     pub(crate) fn truncate_to(&mut self, offset: i64) -> Result<(), StorageError> {
         let keep = self.index.boundary(|entry| self.decode(entry).0 < offset)?.below;

@@ -6,6 +6,7 @@
 
 mod batch;
 mod block_cache;
+mod buffers;
 mod checkpoint;
 pub(crate) mod cleaner;
 mod compression;
@@ -34,6 +35,7 @@ mod retention;
 mod scan;
 mod segment;
 mod split;
+mod stream;
 mod survey;
 mod transaction_index;
 mod truncate;
@@ -53,6 +55,7 @@ pub(crate) use compression::{compress, decompress};
 pub(crate) use marker::Marker;
 pub(crate) use records::Records;
 
+pub(crate) use buffers::Wait;
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
 pub use cleaner::{CleaningReport, CleaningSettings, compact_once};
 pub use config::{LogConfig, Recompression};
@@ -70,6 +73,7 @@ pub use load::{OpenMode, bytes_to_recover};
 pub use partition_log::{AppendInfo, PartitionLog};
 pub use read::ReadPlan;
 pub use retention::{DeletionReason, KeptBecause};
+pub(crate) use stream::{RecordStream, STREAMED_FROM_BYTES};
 pub use survey::{SurveyedDirectory, SurveyedLog, survey_directory};
 pub use transaction_index::AbortedTransaction;
 pub(crate) use validate::FetchedBatches;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::batch::{BatchHeader, Batches, HEADER_BYTES, NO_TIMESTAMP, check_crc};
+use super::buffers::{Wait, read_pooled};
 use super::compression::decompress;
 use super::error::{ReadError, StorageContext, StorageError};
 use super::files::{LogFile, read_up_to};
@@ -14,6 +15,7 @@ use super::partition_log::PartitionLog;
 use super::records::Records;
 use super::scan::damaged;
 use super::segment::Segment;
+use super::stream::{RecordStream, STREAMED_FROM_BYTES};
 
 /// Where the bytes of a read are. Holds the file open: a segment that is deleted meanwhile can still be read. After
 /// a truncation meanwhile the bytes are those of the new log or end early; callers that may be truncated check
@@ -24,12 +26,14 @@ pub struct ReadPlan {
 }
 
 #[derive(Debug, Clone)]
-struct Slice {
-    file: Arc<File>,
+pub(super) struct Slice {
+    pub(super) file: Arc<File>,
     /// Knows the path, should the read fail.
-    log: Arc<LogFile>,
-    position: u64,
-    length: usize,
+    pub(super) log: Arc<LogFile>,
+    pub(super) position: u64,
+    pub(super) length: usize,
+    /// Whether it ends where a batch does.
+    is_whole: bool,
 }
 
 impl ReadPlan {
@@ -50,9 +54,9 @@ impl ReadPlan {
     /// The disk fails, or what is stored is no batch any more.
     pub fn read(&self) -> Result<Bytes, StorageError> {
         let Some(slice) = &self.slice else { return Ok(Bytes::new()) };
-        let read = read_up_to(&slice.file, slice.length, slice.position);
+        let read = read_pooled(&slice.file, slice.length, slice.position, Wait::Yes);
         let failed = |source| StorageError { action: "read", path: slice.log.path(), source };
-        let bytes = Bytes::from(read.map_err(failed)?);
+        let bytes = read.map_err(failed)?;
         let mut walk = Batches::new(&bytes);
         for batch in walk.by_ref() {
             if let Err(error) = batch {
@@ -61,6 +65,12 @@ impl ReadPlan {
         }
         let whole = walk.consumed();
         Ok(bytes.slice(..whole))
+    }
+
+    /// For reading part by part: exactly [`Self::len`] bytes. `None` when there is nothing to read, or when where the last
+    /// batch ends is not known before reading.
+    pub(crate) fn stream(&self) -> Option<RecordStream> {
+        self.slice.clone().filter(|slice| slice.is_whole).map(RecordStream::new)
     }
 }
 
@@ -102,11 +112,19 @@ impl PartitionLog {
                 if length < first.size_bytes as usize {
                     break;
                 }
+                let whole = if length == available {
+                    Some(end)
+                } else if STREAMED_FROM_BYTES <= length {
+                    segment.last_end_up_to(first.position, first.position + length as u64)
+                } else {
+                    None
+                };
                 let slice = Slice {
                     file: segment.log.get()?,
                     log: segment.log.clone(),
                     position: first.position,
-                    length,
+                    length: whole.map_or(length, |end| (end - first.position) as usize),
+                    is_whole: whole.is_some(),
                 };
                 return Ok(ReadPlan { slice: Some(slice) });
             }

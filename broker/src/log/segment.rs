@@ -49,6 +49,10 @@ impl BatchPosition {
     }
 }
 
+/// Batches between two index entries that are looked at, at most, for where one ends; they are at least a header long
+/// each, and an index interval is a few kilobytes.
+const HEADERS_SCANNED_MAX: usize = 1024;
+
 /// What an append to a segment came to.
 #[derive(Debug)]
 pub(crate) enum WriteOutcome {
@@ -279,6 +283,34 @@ impl Segment {
         }
         let first_bytes = if from == 0 { first_bytes } else { u64::MAX };
         HeaderScan::short(&self.log, (0, self.size_bytes), first_bytes)
+    }
+
+    /// Where the last batch ends that ends at `limit` or before, from the one at `first` on, which does. `None` when that
+    /// cannot be found out without reading much.
+    pub(crate) fn last_end_up_to(&self, first: u64, limit: u64) -> Option<u64> {
+        if self.recent.front().is_some_and(|oldest| oldest.position <= first) {
+            let after = self.recent.partition_point(|place| place.position + place.size_bytes <= limit);
+            return after
+                .checked_sub(1)
+                .map(|last| self.recent[last].position + self.recent[last].size_bytes);
+        }
+        // An index entry that points at no batch start is not believed (LOG-15).
+        let indexed = self.offset_index.last_position_up_to(limit).ok()??;
+        let from = u64::from(indexed).max(first);
+        let mut scan = HeaderScan::short(&self.log, (from, self.size_bytes), 0).ok()?;
+        scan.peek().ok().filter(|header| self.base_offset <= header.base_offset)?;
+        let mut last_end = (from == first).then_some(first);
+        for _ in 0..HEADERS_SCANNED_MAX {
+            match scan.next() {
+                Ok(Some((header, position))) if position + header.size_bytes() as u64 <= limit => {
+                    last_end = Some(position + header.size_bytes() as u64);
+                }
+                Ok(Some((_, position))) => return last_end.or(Some(position)).filter(|end| first < *end),
+                Ok(None) => return last_end,
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     /// A scan from `position` on, if a batch starts there that may be before or hold `offset`.

@@ -5,6 +5,7 @@
 //! is started meanwhile. Whatever a peer does wrong, or a handler panics about, ends that connection and nothing else.
 
 mod connection;
+mod outbox;
 
 use std::fmt;
 use std::io;
@@ -89,20 +90,66 @@ impl Default for ServerLimits {
 
 /// A whole answer, the length in front included, as pieces that are written one after the other: records go from the
 /// log to the socket without being copied into one buffer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Frame(pub Vec<Bytes>);
+#[derive(Debug, Default)]
+pub struct Frame(pub Vec<Piece>);
 
 impl Frame {
     /// Size in bytes.
     pub fn size(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.0.iter().map(Piece::size).sum()
     }
 }
 
 impl From<Bytes> for Frame {
     fn from(bytes: Bytes) -> Self {
-        Self(vec![bytes])
+        Self(vec![Piece::Bytes(bytes)])
     }
+}
+
+/// A part of an answer.
+pub enum Piece {
+    Bytes(Bytes),
+    /// Fetched while the answer is written.
+    Stream(Box<dyn Stream>),
+}
+
+impl Piece {
+    /// Size in bytes.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Stream(stream) => stream.remaining(),
+        }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Stream(stream) => write!(f, "{} bytes to come", stream.remaining()),
+        }
+    }
+}
+
+/// Bytes of an answer that are fetched as the peer takes them: however slow it is, it holds memory for a part of the
+/// answer only. Their number was announced before, so an error can only end the connection.
+pub trait Stream: Send {
+    /// Bytes to come.
+    fn remaining(&self) -> usize;
+
+    /// The next bytes, at least one and at most [`Stream::remaining`], which is not 0. `None`: not without waiting for
+    /// a disk.
+    ///
+    /// # Errors
+    /// Why the connection has to end.
+    fn next_at_once(&mut self) -> Result<Option<Bytes>, String>;
+
+    /// As [`Stream::next_at_once`], but it may wait.
+    ///
+    /// # Errors
+    /// Why the connection has to end.
+    fn next_blocking(&mut self) -> Result<Bytes, String>;
 }
 
 /// What becomes of a request.

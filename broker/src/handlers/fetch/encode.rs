@@ -4,7 +4,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 use zurau_common::id::{BrokerId, LeaderEpoch};
-use zurau_common::wire::server::Frame;
+use zurau_common::wire::server::{Frame, Piece, Stream};
 
 use crate::handlers::leader_hint::TopicRef;
 use crate::log::{AbortedTransaction, EpochEnd};
@@ -16,8 +16,26 @@ const COPIED_BYTES_MAX: usize = 512;
 /// First version with compact strings and tagged fields.
 const FLEXIBLE_FROM: i16 = 12;
 
+/// Whole batches.
+pub(super) enum Records {
+    Read(Bytes),
+    /// Read while the answer is written.
+    Stream(Box<dyn Stream>),
+}
+
+impl Records {
+    pub(super) const NONE: Self = Self::Read(Bytes::new());
+
+    /// Size in bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::Stream(stream) => stream.remaining(),
+        }
+    }
+}
+
 /// One partition of an answer. Offsets of −1 are unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartitionAnswer {
     pub(super) partition: i32,
     pub(super) error_code: i16,
@@ -30,7 +48,7 @@ pub(super) struct PartitionAnswer {
     pub(super) preferred_read_replica: Option<BrokerId>,
     /// `None`: the reader did not ask for committed records only.
     pub(super) aborted: Option<Vec<AbortedTransaction>>,
-    pub(super) records: Bytes,
+    pub(super) records: Records,
 }
 
 impl PartitionAnswer {
@@ -45,7 +63,7 @@ impl PartitionAnswer {
             current_leader: None,
             preferred_read_replica: None,
             aborted: Some(Vec::new()),
-            records: Bytes::new(),
+            records: Records::NONE,
         }
     }
 }
@@ -54,7 +72,6 @@ impl PartitionAnswer {
 pub(super) type Endpoint<'a> = (BrokerId, &'a BrokerAddress, Option<&'a str>);
 
 /// A whole answer.
-#[derive(Debug)]
 pub(super) struct FetchAnswer<'a> {
     pub(super) error_code: i16,
     pub(super) session_id: i32,
@@ -64,7 +81,7 @@ pub(super) struct FetchAnswer<'a> {
 }
 
 /// The framed answer.
-pub(super) fn encode(answer: &FetchAnswer<'_>, version: i16, correlation_id: i32) -> Frame {
+pub(super) fn encode(answer: FetchAnswer<'_>, version: i16, correlation_id: i32) -> Frame {
     let mut writer = Writer { version, pieces: Vec::new(), open: BytesMut::with_capacity(256) };
     writer.open.put_i32(correlation_id);
     writer.tags_end();
@@ -73,14 +90,14 @@ pub(super) fn encode(answer: &FetchAnswer<'_>, version: i16, correlation_id: i32
         writer.open.put_i16(answer.error_code);
         writer.open.put_i32(answer.session_id);
     }
-    writer.topics(answer);
+    writer.topics(answer.partitions);
     writer.endpoints(&answer.endpoints);
     writer.finish()
 }
 
 struct Writer {
     version: i16,
-    pieces: Vec<Bytes>,
+    pieces: Vec<Piece>,
     open: BytesMut,
 }
 
@@ -123,24 +140,26 @@ impl Writer {
         }
     }
 
-    fn topics(&mut self, answer: &FetchAnswer<'_>) {
-        let of_topics = || answer.partitions.chunk_by(|left, right| left.0 == right.0);
-        self.length(Some(of_topics().count()));
-        for of_topic in of_topics() {
-            match of_topic[0].0 {
-                TopicRef::Name(name) if self.version < 13 => self.string(Some(name)),
-                TopicRef::Id(id) => self.open.put_slice(id.0.as_bytes()),
-                TopicRef::Name(_) => self.open.put_slice(Uuid::nil().as_bytes()),
+    fn topics(&mut self, mut partitions: Vec<(&TopicRef, PartitionAnswer)>) {
+        let counts: Vec<usize> =
+            partitions.chunk_by(|left, right| left.0 == right.0).map(<[_]>::len).collect();
+        self.length(Some(counts.len()));
+        let mut partitions = partitions.drain(..).peekable();
+        for count in counts {
+            match partitions.peek().map(|(topic, _)| *topic) {
+                Some(TopicRef::Name(name)) if self.version < 13 => self.string(Some(name)),
+                Some(TopicRef::Id(id)) => self.open.put_slice(id.0.as_bytes()),
+                Some(TopicRef::Name(_)) | None => self.open.put_slice(Uuid::nil().as_bytes()),
             }
-            self.length(Some(of_topic.len()));
-            for (_, partition) in of_topic {
+            self.length(Some(count));
+            for (_, partition) in partitions.by_ref().take(count) {
                 self.partition(partition);
             }
             self.tags_end();
         }
     }
 
-    fn partition(&mut self, partition: &PartitionAnswer) {
+    fn partition(&mut self, partition: PartitionAnswer) {
         self.open.put_i32(partition.partition);
         self.open.put_i16(partition.error_code);
         self.open.put_i64(partition.high_watermark);
@@ -157,35 +176,41 @@ impl Writer {
         if 11 <= self.version {
             self.open.put_i32(partition.preferred_read_replica.map_or(-1, |broker| broker.0));
         }
-        self.records(&partition.records);
-        self.partition_tags(partition);
+        self.records(partition.records);
+        self.partition_tags(partition.diverging, partition.current_leader);
     }
 
-    fn records(&mut self, records: &Bytes) {
+    fn records(&mut self, records: Records) {
         self.length(Some(records.len()));
-        if records.len() <= COPIED_BYTES_MAX {
-            self.open.put_slice(records);
-        } else {
-            let before = self.open.split().freeze();
-            self.pieces.push(before);
-            self.pieces.push(records.clone());
-        }
+        let piece = match records {
+            Records::Read(bytes) if bytes.len() <= COPIED_BYTES_MAX => {
+                self.open.put_slice(&bytes);
+                return;
+            }
+            Records::Read(bytes) => Piece::Bytes(bytes),
+            Records::Stream(stream) => Piece::Stream(stream),
+        };
+        self.pieces.push(Piece::Bytes(self.open.split().freeze()));
+        self.pieces.push(piece);
     }
 
-    fn partition_tags(&mut self, partition: &PartitionAnswer) {
+    fn partition_tags(
+        &mut self,
+        diverging: Option<EpochEnd>,
+        current_leader: Option<(BrokerId, LeaderEpoch)>,
+    ) {
         if !self.is_flexible() {
             return;
         }
-        let count =
-            usize::from(partition.diverging.is_some()) + usize::from(partition.current_leader.is_some());
+        let count = usize::from(diverging.is_some()) + usize::from(current_leader.is_some());
         self.varint(count);
-        if let Some(end) = partition.diverging {
+        if let Some(end) = diverging {
             self.open.put_slice(&[0, 4 + 8 + 1]); // tag, size
             self.open.put_i32(end.leader_epoch);
             self.open.put_i64(end.end_offset);
             self.tags_end();
         }
-        if let Some((leader, epoch)) = partition.current_leader {
+        if let Some((leader, epoch)) = current_leader {
             self.open.put_slice(&[1, 4 + 4 + 1]); // tag, size
             self.open.put_i32(leader.0);
             self.open.put_i32(epoch.0);
@@ -214,10 +239,10 @@ impl Writer {
     }
 
     fn finish(mut self) -> Frame {
-        self.pieces.push(self.open.freeze());
-        let size: usize = self.pieces.iter().map(Bytes::len).sum();
+        self.pieces.push(Piece::Bytes(self.open.freeze()));
+        let size: usize = self.pieces.iter().map(Piece::size).sum();
         let size = i32::try_from(size).expect("fetch.max.bytes keeps answers below 2 GiB");
-        self.pieces.insert(0, Bytes::copy_from_slice(&size.to_be_bytes()));
+        self.pieces.insert(0, Piece::Bytes(Bytes::copy_from_slice(&size.to_be_bytes())));
         Frame(self.pieces)
     }
 }
@@ -250,8 +275,42 @@ mod tests {
                 last_offset: 9,
                 last_stable_offset: 9,
             }]),
-            records: Bytes::from(vec![9; records]),
+            records: Records::Read(Bytes::from(vec![9; records])),
         }
+    }
+
+    struct Nines(usize);
+
+    impl Stream for Nines {
+        fn remaining(&self) -> usize {
+            self.0
+        }
+
+        fn next_at_once(&mut self) -> Result<Option<Bytes>, String> {
+            self.next_blocking().map(Some)
+        }
+
+        fn next_blocking(&mut self) -> Result<Bytes, String> {
+            let taken = self.0.min(1000);
+            self.0 -= taken;
+            Ok(Bytes::from(vec![9; taken]))
+        }
+    }
+
+    /// The frame as it goes over the wire.
+    fn written(frame: Frame) -> Bytes {
+        let mut bytes = Vec::new();
+        for piece in frame.0 {
+            match piece {
+                Piece::Bytes(piece) => bytes.extend_from_slice(&piece),
+                Piece::Stream(mut stream) => {
+                    while 0 < stream.remaining() {
+                        bytes.extend_from_slice(&stream.next_blocking().unwrap());
+                    }
+                }
+            }
+        }
+        Bytes::from(bytes)
     }
 
     fn plain(partition: i32) -> PartitionAnswer {
@@ -276,7 +335,10 @@ mod tests {
             .with_preferred_read_replica(
                 answer.preferred_read_replica.filter(|_| 11 <= version).map_or(-1, |broker| broker.0).into(),
             )
-            .with_records(Some(answer.records.clone()));
+            .with_records(Some(match &answer.records {
+                Records::Read(bytes) => bytes.clone(),
+                Records::Stream(stream) => Bytes::from(vec![9; stream.remaining()]),
+            }));
         if let Some(end) = answer.diverging.filter(|_| 12 <= version) {
             data.diverging_epoch.epoch = end.leader_epoch;
             data.diverging_epoch.end_offset = end.end_offset;
@@ -298,24 +360,20 @@ mod tests {
             } else {
                 vec![TopicRef::Name(name.into()), TopicRef::Name("other".into())]
             };
-            let partitions =
-                vec![(&topics[0], whole(0, 100_000)), (&topics[0], whole(1, 3)), (&topics[1], plain(200))];
+            let streamed =
+                PartitionAnswer { records: Records::Stream(Box::new(Nines(70_000))), ..whole(2, 0) };
+            let partitions = vec![
+                (&topics[0], whole(0, 100_000)),
+                (&topics[0], whole(1, 3)),
+                (&topics[0], streamed),
+                (&topics[1], plain(200)),
+            ];
             let answer = FetchAnswer {
                 error_code: 70,
                 session_id: 11,
                 endpoints: vec![(BrokerId(2), &address, Some("r"))],
                 partitions,
             };
-            let frame = encode(&answer, version, 77);
-            assert_eq!(frame.0.len(), 4, "the large records are a piece of their own");
-            let mut bytes = Bytes::from(frame.0.concat());
-            let size = i32::from_be_bytes(bytes.split_to(4)[..].try_into().unwrap());
-            assert_eq!(usize::try_from(size).unwrap(), bytes.len());
-            let header = ResponseHeader::decode(&mut bytes, i16::from(12 <= version)).unwrap();
-            assert_eq!(header.correlation_id, 77);
-            let decoded = FetchResponse::decode(&mut bytes, version).unwrap();
-            assert!(bytes.is_empty(), "v{version}");
-
             let topic = |index: usize, partitions: &[(&TopicRef, PartitionAnswer)]| {
                 let topic = FetchableTopicResponse::default().with_partitions(
                     partitions.iter().map(|(_, answer)| expected_partition(answer, version)).collect(),
@@ -326,7 +384,7 @@ mod tests {
                 }
             };
             let mut expected = FetchResponse::default()
-                .with_responses(vec![topic(0, &answer.partitions[..2]), topic(1, &answer.partitions[2..])]);
+                .with_responses(vec![topic(0, &answer.partitions[..3]), topic(1, &answer.partitions[3..])]);
             if 7 <= version {
                 expected = expected.with_error_code(70).with_session_id(11);
             }
@@ -338,6 +396,16 @@ mod tests {
                     .with_rack(Some(StrBytes::from_static_str("r")));
                 expected = expected.with_node_endpoints(vec![endpoint]);
             }
+
+            let frame = encode(answer, version, 77);
+            assert_eq!(frame.0.len(), 6, "large records are pieces of their own");
+            let mut bytes = written(frame);
+            let size = i32::from_be_bytes(bytes.split_to(4)[..].try_into().unwrap());
+            assert_eq!(usize::try_from(size).unwrap(), bytes.len());
+            let header = ResponseHeader::decode(&mut bytes, i16::from(12 <= version)).unwrap();
+            assert_eq!(header.correlation_id, 77);
+            let decoded = FetchResponse::decode(&mut bytes, version).unwrap();
+            assert!(bytes.is_empty(), "v{version}");
             assert_eq!(decoded, expected, "v{version}");
         }
     }

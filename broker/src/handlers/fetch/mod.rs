@@ -10,11 +10,11 @@
 
 mod encode;
 mod session;
+mod stream;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use kafka_protocol::messages::FetchRequest;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -23,14 +23,15 @@ use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::server::{Answer, Connection, Frame};
 
-use self::encode::{FetchAnswer, PartitionAnswer, encode};
+use self::encode::{FetchAnswer, PartitionAnswer, Records, encode};
 pub(crate) use self::session::FetchSessions;
 use self::session::{Fetching, NO_SESSION, PartitionFetch, PartitionKey, SessionRequest, Told};
+use self::stream::ServedRecords;
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Reply, Starting, ready};
 use crate::context::BrokerContext;
 use crate::fetch_waiter::FetchWaiter;
-use crate::log::ReadPlan;
+use crate::log::{ReadPlan, RecordStream, STREAMED_FROM_BYTES};
 use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
 use crate::replica::selector::nearest;
 
@@ -44,7 +45,7 @@ const LEADER_HINTS_FROM: i16 = 16;
 /// First version that names the consumer's rack, and whose consumers may read from followers (KIP-392).
 const RACKS_FROM: i16 = 11;
 
-/// Larger answers are read on a thread that may wait for the disk.
+/// Answers with more to read are read on a thread that may wait for the disk.
 const READ_AT_ONCE_BYTES_MAX: usize = 128 << 10;
 
 pub(super) fn start(call: Call) -> Starting {
@@ -69,7 +70,7 @@ fn begin(call: Call, request: &FetchRequest) -> Answer {
                 partitions: Vec::new(),
                 endpoints: Vec::new(),
             };
-            Answer::Now(encode(&answer, version, reply.correlation_id))
+            Answer::Now(encode(answer, version, reply.correlation_id))
         }
         Ok(fetching) => {
             let bytes_max =
@@ -189,7 +190,8 @@ impl Job {
     /// Small reads come from the page cache, as the end of a log does. A large one may be an old part of the log and
     /// wait for the disk, and must not hold up a thread that serves others.
     async fn finish(self, reads: Vec<Read>) -> Frame {
-        let planned: usize = reads.iter().flatten().map(|(_, answer)| answer.plan.len()).sum();
+        let read_now = |plan: &ReadPlan| if self.stream(plan).is_some() { 0 } else { plan.len() };
+        let planned: usize = reads.iter().flatten().map(|(_, answer)| read_now(&answer.plan)).sum();
         if planned <= READ_AT_ONCE_BYTES_MAX {
             return self.answer(reads);
         }
@@ -281,24 +283,36 @@ impl Job {
         reads.is_empty() || self.bytes_min <= bytes
     }
 
-    /// Reads the records. The leadership is checked afterwards: what was read before a truncation is not answered.
+    /// Reading of the records while the answer is written, for those that are worth it.
+    fn stream(&self, plan: &ReadPlan) -> Option<RecordStream> {
+        let worth_it = STREAMED_FROM_BYTES <= plan.len() && ZSTD_FROM <= self.reply.api_version;
+        if worth_it { plan.stream() } else { None }
+    }
+
+    /// Reads the records, or begins to. The leadership is checked afterwards, and again after each part: what was read
+    /// before a truncation is not answered.
     fn finish_read(
         &self,
-        partition: &Partition,
+        partition: &Arc<Partition>,
         answer: ReadAnswer,
         key: &PartitionKey,
     ) -> Result<PartitionAnswer, Rejection> {
+        let epoch = answer.leader_epoch;
         let records = if answer.plan.is_empty() {
-            Bytes::new()
+            Records::NONE
+        } else if let Some(records) = self.stream(&answer.plan) {
+            Records::Stream(Box::new(ServedRecords::new(Arc::clone(partition), epoch, records)))
         } else {
-            let records = answer.plan.read().map_err(|error| partition.refuse_read(error))?;
-            if !partition.serves_in(answer.leader_epoch) {
+            let read = answer.plan.read();
+            // What stands there after a truncation may look like damage.
+            if !partition.serves_in(epoch) {
                 return Err(Rejection::NotLeaderOrFollower);
             }
+            let records = read.map_err(|error| partition.refuse_read(error))?;
             if self.reply.api_version < ZSTD_FROM && holds_zstd(&records) {
                 return Err(Rejection::UnsupportedCompressionType);
             }
-            records
+            Records::Read(records)
         };
         if answer.counts_as_throttled {
             let shared = &self.context.shared;
@@ -353,13 +367,13 @@ impl Job {
             .collect();
         let endpoints = hints.endpoints().collect();
         let answer = FetchAnswer { error_code: 0, session_id, partitions, endpoints };
-        encode(&answer, version, self.reply.correlation_id)
+        encode(answer, version, self.reply.correlation_id)
     }
 }
 
 fn told(answer: &PartitionAnswer) -> Told {
     Told {
-        has_records: !answer.records.is_empty(),
+        has_records: 0 < answer.records.len(),
         is_special: answer.error_code != 0
             || answer.diverging.is_some()
             || answer.preferred_read_replica.is_some(),

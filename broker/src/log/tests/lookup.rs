@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use zurau_common::config::CleanupPolicy;
 
 use crate::log::test_batches::{BatchSpec, batch};
-use crate::log::{Batches, LogConfig, OpenMode, PartitionLog};
+use crate::log::{Batches, LogConfig, OpenMode, PartitionLog, ReadPlan, STREAMED_FROM_BYTES, Wait};
 
 const NOW: i64 = 1_000_000;
 
@@ -136,7 +136,83 @@ impl Run {
             let linear = self.batches.iter().find(|(_, last)| *last >= offset).map(|(base, _)| *base);
             assert_eq!(found, linear, "offset {offset}");
         }
+        for offset in (log.log_start_offset()..log.log_end_offset()).step_by(5) {
+            for max_bytes in [20_000, 40_000, 100_000, 280_000] {
+                check_stream(&log.read_plan(offset, max_bytes, i64::MAX, true).unwrap());
+            }
+        }
     }
+}
+
+/// What is read part by part is what is read at once, and as much as was announced.
+fn check_stream(plan: &ReadPlan) {
+    let Some(mut stream) = plan.stream() else { return };
+    assert_eq!(stream.remaining(), plan.len());
+    let mut parts = Vec::new();
+    while 0 < stream.remaining() {
+        let wait = if parts.is_empty() { Wait::No } else { Wait::Yes };
+        let part = match stream.next(wait).unwrap() {
+            Some(part) => part,
+            None => stream.next(Wait::Yes).unwrap().unwrap(),
+        };
+        assert!(!part.is_empty());
+        parts.extend_from_slice(&part);
+    }
+    assert_eq!(parts, plan.read().unwrap(), "whole batches");
+}
+
+/// Long answers can be streamed however they are cut, from what is remembered of the end and from the index.
+#[test]
+fn long_plans_end_where_a_batch_does() {
+    let directory = super::directory_in_memory();
+    let roomy = LogConfig { segment_bytes: 8 << 20, ..config() };
+    for value_bytes in [10, 3_000, 70_000, 300_000] {
+        let path = directory.path().join(format!("t-{value_bytes}"));
+        let mut log = PartitionLog::create(&path, None, roomy.clone(), NOW).unwrap();
+        let one = batch(&BatchSpec { value_bytes, ..BatchSpec::default() });
+        while log.size_bytes() < 2 << 20 {
+            log.append_as_leader(&one, 0, NOW).unwrap();
+        }
+        let mode = OpenMode { clean: true, recovery_point: log.log_end_offset(), log_start_offset: 0 };
+        log.close().unwrap();
+        let mut log = PartitionLog::open(&path, roomy.clone(), mode, NOW).unwrap();
+        for round in 0..2 {
+            for max_bytes in [STREAMED_FROM_BYTES, 50_000, 400_000, 1 << 20] {
+                let offset = log.log_end_offset() / 3;
+                let plan = log.read_plan(offset, max_bytes, i64::MAX, true).unwrap();
+                let largest = max_bytes.max(one.len());
+                assert!(plan.len() <= largest && largest < plan.len() + one.len(), "{max_bytes}");
+                assert!(plan.stream().is_some(), "{value_bytes} {max_bytes} {round}");
+                check_stream(&plan);
+            }
+            // And now from what is remembered.
+            while log.size_bytes() < 5 << 20 && round == 0 {
+                log.append_as_leader(&one, 0, NOW).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_from_a_file_that_was_cut_is_an_error() {
+    let directory = super::directory_in_memory();
+    let mut log = PartitionLog::create(&directory.path().join("t-0"), None, config(), NOW).unwrap();
+    let one = batch(&BatchSpec { value_bytes: 1000, ..BatchSpec::default() });
+    for _ in 0..100 {
+        log.append_as_leader(&one, 0, NOW).unwrap();
+    }
+    let plan = log.read_plan(0, 90_000, i64::MAX, true).unwrap();
+    let mut stream = plan.stream().unwrap();
+    log.truncate_to(50).unwrap();
+    let mut got = 0;
+    let error = loop {
+        match stream.next(Wait::Yes) {
+            Ok(part) => got += part.unwrap().len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(got, 50 * one.len());
+    assert!(error.to_string().contains("t-0"), "{error}");
 }
 
 proptest! {

@@ -2,13 +2,12 @@
 //! account of what is in flight between them.
 
 use std::any::Any;
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf as _, Bytes};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -19,6 +18,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, error, info};
 
+use super::outbox::{LoadError, Outbox};
 use super::{Answer, Answered, Connection, Frame, Shared};
 use crate::wire::frame::{RequestFrame, parse_request};
 use crate::wire::transport::FrameReader;
@@ -84,6 +84,16 @@ async fn run_both(reader: Reader<'_>, read_half: OwnedReadHalf, mut writing: Abo
             },
         },
         ending = writing.ended() => ending,
+    }
+}
+
+impl From<LoadError> for Ending {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::CutOff(reason) => Self::Logged(format!("an answer was cut off: {reason}")),
+            LoadError::Panicked(payload) => Self::Panicked(panic_text(payload.as_ref())),
+            LoadError::Stopping => Self::Quiet,
+        }
     }
 }
 
@@ -361,6 +371,7 @@ impl Writer {
 
     async fn flush(&mut self) -> Result<(), Ending> {
         while self.outbox.has_remaining() {
+            self.outbox.load().await?;
             match timeout(self.stall_max, self.socket.write_buf(&mut self.outbox)).await {
                 Ok(Ok(0)) => return Err(Ending::Quiet),
                 Ok(Ok(_)) => {}
@@ -375,55 +386,5 @@ impl Writer {
             }
         }
         Ok(())
-    }
-}
-
-/// Pieces that wait for being written, in order; none is empty.
-#[derive(Debug, Default)]
-struct Outbox {
-    pieces: VecDeque<Bytes>,
-    size: usize,
-}
-
-impl Outbox {
-    fn push(&mut self, frame: Frame) {
-        for piece in frame.0 {
-            if !piece.is_empty() {
-                self.size += piece.len();
-                self.pieces.push_back(piece);
-            }
-        }
-    }
-}
-
-impl Buf for Outbox {
-    fn remaining(&self) -> usize {
-        self.size
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.pieces.front().map_or(&[], Bytes::as_ref)
-    }
-
-    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut count = 0;
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece);
-            count += 1;
-        }
-        count
-    }
-
-    fn advance(&mut self, mut count: usize) {
-        self.size -= count;
-        while 0 < count {
-            let front = self.pieces.front_mut().expect("no more is advanced than remains");
-            if count < front.len() {
-                front.advance(count);
-                return;
-            }
-            count -= front.len();
-            self.pieces.pop_front();
-        }
     }
 }

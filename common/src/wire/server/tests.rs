@@ -16,6 +16,10 @@ const PANIC: i16 = 2;
 const PANIC_LATER: i16 = 9;
 const CLOSE: i16 = 10;
 const PIECES: i16 = 11;
+const STREAM: i16 = 12;
+const STREAM_THAT_FAILS: i16 = 13;
+const STREAM_THAT_ENDS: i16 = 14;
+const STREAM_THAT_PANICS: i16 = 15;
 
 struct TestHandler {
     permits: Arc<Semaphore>,
@@ -39,10 +43,50 @@ impl RequestHandler for TestHandler {
                 SILENT => Answer::Nothing,
                 PANIC => panic!("the handler was told to panic"),
                 PANIC_LATER => Answer::Later(Box::pin(async { panic!("the answer was told to panic") })),
-                PIECES => Answer::Now(Frame(answer.chunks(1).map(Bytes::copy_from_slice).collect())),
+                PIECES => Answer::Now(Frame(pieces_of(&answer, 1))),
+                STREAM..=STREAM_THAT_PANICS => Answer::Now(streamed(request.api_key, answer)),
                 _ => Answer::Close("told to".to_owned()),
             }
         })
+    }
+}
+
+fn pieces_of(answer: &Bytes, size: usize) -> Vec<Piece> {
+    answer.chunks(size).map(|piece| Piece::Bytes(Bytes::copy_from_slice(piece))).collect()
+}
+
+/// The answer's first byte, a stream of the rest but the last one, and that.
+fn streamed(api_key: i16, mut answer: Bytes) -> Frame {
+    let first = answer.split_to(1);
+    let last = answer.split_off(answer.len() - 1);
+    let steps = TestStream { rest: answer, at_once: false, kind: api_key };
+    Frame(vec![Piece::Bytes(first), Piece::Stream(Box::new(steps)), Piece::Bytes(last)])
+}
+
+/// Gives a byte at a time, every other one only to who waits.
+struct TestStream {
+    rest: Bytes,
+    at_once: bool,
+    kind: i16,
+}
+
+impl Stream for TestStream {
+    fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn next_at_once(&mut self) -> Result<Option<Bytes>, String> {
+        self.at_once = !self.at_once;
+        if !self.at_once { Ok(None) } else { self.next_blocking().map(Some) }
+    }
+
+    fn next_blocking(&mut self) -> Result<Bytes, String> {
+        match (self.kind, self.rest.len()) {
+            (STREAM_THAT_FAILS, 3) => Err("the disk is gone".to_owned()),
+            (STREAM_THAT_ENDS, 3) => Ok(Bytes::new()),
+            (STREAM_THAT_PANICS, 3) => panic!("the stream was told to panic"),
+            _ => Ok(self.rest.split_to(1)),
+        }
     }
 }
 
@@ -267,4 +311,31 @@ async fn a_taken_port_is_an_error_that_names_the_listener() {
     let handler = Arc::new(TestHandler { permits: Arc::new(Semaphore::new(0)), started });
     let error = Server::bind(&[listener], ServerLimits::default(), handler).await.err().unwrap();
     assert!(format!("{error:#}").contains(&format!("PLAINTEXT://127.0.0.1:{port}")), "{error:#}");
+}
+
+#[tokio::test]
+async fn streams_are_fetched_while_they_are_written() {
+    let fixture = Fixture::new(ServerLimits::default()).await;
+    let mut stream = fixture.connect().await;
+    let requests = [(ECHO, 1), (STREAM, 2), (STREAM, 3), (PIECES, 4), (STREAM, 5)];
+    stream.write_all(&requests.map(|(api_key, id)| request(api_key, id)).concat()).await.unwrap();
+    for (_, id) in requests {
+        assert_eq!(read_answer(&mut stream).await, id);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_ends_its_connection() {
+    let fixture = Fixture::new(ServerLimits::default()).await;
+    for broken in [STREAM_THAT_FAILS, STREAM_THAT_ENDS, STREAM_THAT_PANICS] {
+        let mut stream = fixture.connect().await;
+        stream.write_all(&[request(broken, 7), request(ECHO, 8)].concat()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timely(stream.read_to_end(&mut answer)).await;
+        let whole = [&[0, 0, 0, 4], &7_i32.to_be_bytes()[..]].concat();
+        assert!(answer.len() < whole.len() && whole.starts_with(&answer), "{answer:?}");
+    }
+    let mut other = fixture.connect().await;
+    other.write_all(&request(STREAM, 9)).await.unwrap();
+    assert_eq!(read_answer(&mut other).await, 9);
 }
