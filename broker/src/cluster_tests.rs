@@ -7,6 +7,7 @@ mod durability;
 mod isolation;
 mod recording;
 mod same_leader;
+mod streams;
 mod transactions;
 mod truncation;
 mod wire;
