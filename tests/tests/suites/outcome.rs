@@ -1,6 +1,6 @@
 //! How a suite did, held against what it may not do yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -27,34 +27,71 @@ pub(crate) struct Gap {
 pub(crate) struct Tally {
     pub(crate) passed: BTreeSet<String>,
     pub(crate) failed: BTreeSet<String>,
-    /// The suite itself leaves them out.
-    pub(crate) skipped: usize,
+    /// How many the suite itself leaves out, by the reason that it gives.
+    pub(crate) skipped: BTreeMap<String, usize>,
+    /// Those that failed and ran a second time, alone: what that gave counts.
+    pub(crate) again: BTreeSet<String>,
 }
 
 impl Tally {
-    /// Adds another run: a test that failed once has failed.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.failed.extend(other.failed);
-        self.passed.extend(other.passed);
-        self.passed = self.passed.difference(&self.failed).cloned().collect();
-        self.skipped += other.skipped;
+    pub(crate) fn skip(&mut self, why: &str, count: usize) {
+        *self.skipped.entry(why.to_owned()).or_default() += count;
+    }
+
+    /// Adds a step that was taken here.
+    pub(crate) fn step(&mut self, name: &str, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.passed.insert(name.to_owned()),
+            Err(why) => self.failed.insert(format!("{name}: {why:#}")),
+        };
+    }
+
+    /// # Errors
+    /// Another number of steps was gone through: a program ended before its end.
+    pub(crate) fn ensure_run(&self, count: usize) -> Result<()> {
+        let run = self.passed.len() + self.failed.len();
+        ensure!(run == count, "{run} of {count} steps were gone through");
+        Ok(())
+    }
+
+    fn skips(&self) -> usize {
+        self.skipped.values().sum()
     }
 
     /// Reads the lines `test NAME ... ok` of Rust's test runner.
     pub(crate) fn of_cargo(output: &str) -> Self {
         let mut tally = Self::default();
+        let mut program = "";
         for line in output.lines() {
+            if let Some(started) = line.trim_start().strip_prefix("Running ") {
+                program = started.split(" (").next().unwrap_or_default();
+            }
             let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
             else {
                 continue;
             };
+            let name = format!("{program} {name}");
             match outcome.split(',').next().unwrap_or_default().trim() {
-                "ok" => tally.passed.insert(name.to_owned()),
-                "FAILED" => tally.failed.insert(name.to_owned()),
+                "ok" => tally.passed.insert(name),
+                "FAILED" => tally.failed.insert(name),
                 _ => {
-                    tally.skipped += 1;
+                    let why = outcome.split_once(',').map_or("marked #[ignore]", |(_, why)| why.trim());
+                    tally.skip(why, 1);
                     false
                 }
+            };
+        }
+        tally
+    }
+
+    /// Reads the lines `ok STEP` and `FAIL STEP` of a program that goes through steps.
+    pub(crate) fn of_steps(output: &str) -> Self {
+        let mut tally = Self::default();
+        for line in output.lines() {
+            match line.split_once(' ') {
+                Some(("ok", step)) => tally.passed.insert(step.trim().to_owned()),
+                Some(("FAIL", step)) => tally.failed.insert(step.trim().to_owned()),
+                _ => false,
             };
         }
         tally
@@ -74,8 +111,9 @@ impl Tally {
                     tally.failed.insert(name);
                 }
                 "SKIPPED" => {
-                    let count = rest.trim_start_matches('[').split(']').next().unwrap_or_default();
-                    tally.skipped += count.parse().unwrap_or(1);
+                    let (count, rest) = rest.trim_start_matches('[').split_once(']').unwrap_or(("1", rest));
+                    let why = rest.split_once(": ").map_or(rest, |(_place, why)| why);
+                    tally.skip(why.trim(), count.parse().unwrap_or(1));
                 }
                 _ => {}
             }
@@ -92,16 +130,19 @@ pub(crate) fn judge(suite: &Suite, tally: &Tally, gaps: &[Gap]) -> Result<()> {
     let gap_of = |test: &String| gaps.iter().find(|gap| test.contains(gap.test));
     let unexpected: Vec<&String> = tally.failed.iter().filter(|test| gap_of(test).is_none()).collect();
     let closed: Vec<&String> = tally.passed.iter().filter(|test| gap_of(test).is_some()).collect();
-    let missing: BTreeSet<&str> =
-        tally.failed.iter().filter_map(|test| gap_of(test).map(|gap| gap.missing)).collect();
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for test in &tally.failed {
+        missing.entry(gap_of(test).map_or("not known", |gap| gap.missing)).or_default().push(test);
+    }
     let record = json!({
         "name": suite.name,
         "version": suite.version,
         "setting": suite.setting,
         "passed": tally.passed.len(),
         "failed": tally.failed.len(),
-        "skipped": tally.skipped,
         "missing": missing,
+        "skipped": tally.skipped,
+        "again": tally.again.intersection(&tally.passed).collect::<Vec<_>>(),
     });
     let directory = workshop("results")?;
     let path = directory.join(format!("{}.json", suite.name.replace(' ', "-")));
@@ -112,7 +153,7 @@ pub(crate) fn judge(suite: &Suite, tally: &Tally, gaps: &[Gap]) -> Result<()> {
         suite.version,
         tally.passed.len(),
         tally.failed.len(),
-        tally.skipped
+        tally.skips()
     );
     ensure!(unexpected.is_empty(), "{} tests of {} failed: {unexpected:?}", unexpected.len(), suite.name);
     ensure!(closed.is_empty(), "these tests of {} pass now; take them off the list: {closed:?}", suite.name);
@@ -126,13 +167,17 @@ mod tests {
 
     #[test]
     fn outcomes_are_read_and_gaps_are_held_against_them() {
-        let output = "test a ... ok\ntest b::c ... FAILED\ntest d ... ignored, why\nother\n";
+        let output = "     Running tests/x.rs (target/x)\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ignored, why\nother\n";
         let tally = Tally::of_cargo(output);
-        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skipped), (1, 1, 1));
+        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (1, 1, 1));
+        assert_eq!(tally.skipped.keys().collect::<Vec<_>>(), ["why"]);
+        let tally = Tally::of_steps("ok   one thing\nnoise\nFAIL another: why\nok two\n");
+        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (2, 1, 0));
         let output =
             "PASSED test/a.py::one\nFAILED test/a.py::two[x] - Boom\nSKIPPED [3] test/b.py:1: no TLS\n";
         let tally = Tally::of_pytest(output);
-        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skipped), (1, 1, 3));
+        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (1, 1, 3));
+        assert_eq!(tally.skipped.keys().collect::<Vec<_>>(), ["no TLS"]);
         let suite = Suite { name: "made up", version: "0", setting: "none" };
         assert!(judge(&suite, &tally, &[]).is_err());
         judge(&suite, &tally, &[Gap { test: "a.py::two", missing: "everything" }]).unwrap();

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use zurau_tests::clients::python;
 use zurau_tests::process::Process;
 use zurau_tests::programs::project_root;
 
@@ -39,6 +40,31 @@ pub(crate) fn must(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Why a suite cannot run that needs a program of a Debian package.
+pub(crate) fn program_missing(program: &str, package: &str) -> Option<String> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|path| path.join(program).exists());
+    (!found).then(|| format!("there is no {program}; install Debian's package {package}"))
+}
+
+/// Why a suite cannot run that needs a file of a Debian package.
+pub(crate) fn file_missing(path: &str, package: &str) -> Option<String> {
+    (!Path::new(path).exists()).then(|| format!("{path} is absent; install Debian's package {package}"))
+}
+
+/// Packages of the Python registry for one suite, beside those that all scripts share: what PYTHONPATH has to name.
+pub(crate) fn python_packages(suite: &str, wanted: &[&str]) -> Result<PathBuf> {
+    let shop = workshop("python")?;
+    let (packages, stamp) = (shop.join(suite), shop.join(format!("{suite}.installed")));
+    if fs::read_to_string(&stamp).ok().as_deref() != Some(&*wanted.join("\n")) {
+        let mut install = Command::new(python());
+        install.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--upgrade", "--target"]);
+        must(install.arg(&packages).args(wanted), &shop.join(format!("{suite}.log")))?;
+        fs::write(&stamp, wanted.join("\n"))?;
+    }
+    Ok(packages)
+}
+
 /// The source of a published crate, unpacked by cargo and copied to where it may be changed and built.
 pub(crate) fn crate_source(name: &str, version: &str) -> Result<PathBuf> {
     let copy = workshop("crates")?.join(format!("{name}-{version}"));
@@ -59,6 +85,10 @@ pub(crate) fn crate_source(name: &str, version: &str) -> Result<PathBuf> {
     must(cargo().arg("fetch").current_dir(&fetch), &fetch.join("fetch.log"))?;
     let source = unpacked(name, version)?;
     must(Command::new("cp").arg("-r").args([&source, &copy]), &fetch.join("copy.log"))?;
+    // It lies below our workspace and is no part of it.
+    let manifest = copy.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)?;
+    fs::write(&manifest, format!("{text}\n[workspace]\n"))?;
     Ok(copy)
 }
 
@@ -73,6 +103,8 @@ pub(crate) fn cargo() -> Command {
         }
     }
     command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    // Nobody debugs them, and they are built quicker.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     command
 }
 
