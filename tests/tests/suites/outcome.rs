@@ -38,6 +38,16 @@ impl Tally {
         *self.skipped.entry(why.to_owned()).or_default() += count;
     }
 
+    /// Takes what the second run of tests gave for them.
+    pub(crate) fn settle(&mut self, second: Self) {
+        for test in &second.passed {
+            self.failed.remove(test);
+        }
+        self.again.extend(second.passed.iter().chain(&second.failed).cloned());
+        self.passed.extend(second.passed);
+        self.failed.extend(second.failed);
+    }
+
     /// Adds a step that was taken here.
     pub(crate) fn step(&mut self, name: &str, outcome: Result<()>) {
         match outcome {
@@ -178,6 +188,9 @@ mod tests {
         let tally = Tally::of_pytest(output);
         assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (1, 1, 3));
         assert_eq!(tally.skipped.keys().collect::<Vec<_>>(), ["no TLS"]);
+        let mut settled = Tally::of_pytest(output);
+        settled.settle(Tally::of_pytest("PASSED test/a.py::two[x]\n"));
+        assert_eq!((settled.passed.len(), settled.failed.len(), settled.again.len()), (2, 0, 1));
         let suite = Suite { name: "made up", version: "0", setting: "none" };
         assert!(judge(&suite, &tally, &[]).is_err());
         judge(&suite, &tally, &[Gap { test: "a.py::two", missing: "everything" }]).unwrap();
