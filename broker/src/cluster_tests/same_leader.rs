@@ -9,6 +9,7 @@ use zurau_common::rejection::Rejection;
 use zurau_common::zk::isr::StoredIsr;
 
 use super::world::World;
+use crate::log::Verification;
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::partition::{Accepted, Acks, Append};
 use crate::replica::take_over::TakeOver;
@@ -44,6 +45,9 @@ async fn produces_wait_while_their_leader_takes_office_again() {
     let given_up = partition.append_in_office(&first, 1_000, Instant::now()).await.unwrap_err();
     assert_eq!(given_up.rejection, Rejection::NotLeaderOrFollower);
 
+    let verification = |sequence| partition.begin_verification((8, 0), sequence, 1_000, Instant::now());
+    assert_eq!(verification(0).await, Err(Rejection::NotLeaderOrFollower));
+
     let mut waiting = Box::pin(produce(Instant::now() + ENOUGH));
     assert!((&mut waiting).now_or_never().is_none(), "answered while nobody leads");
     let order = world.order(1, 2).await;
@@ -54,6 +58,21 @@ async fn produces_wait_while_their_leader_takes_office_again() {
     // The pipeline behind a batch that was given up does not overtake it, though nobody knows its producer.
     let refused = partition.append_in_office(&second, 1_000, Instant::now()).await.unwrap_err();
     assert_eq!(refused.rejection, Rejection::OutOfOrderSequenceNumber);
+    for what in [&first, &second] {
+        partition.append_in_office(what, 1_000, Instant::now()).await.unwrap();
+    }
+
+    // The same in a transaction, where the first one was given up before it could be verified.
+    let transactional = |sequence, guard| {
+        let spec =
+            BatchSpec { producer: Some((8, 0, sequence)), transactional: true, ..BatchSpec::default() };
+        let verification = Verification::Asked(guard);
+        Append { verification, ..Append::by_client(batch(&spec), Acks::Leader) }
+    };
+    let second = transactional(1, verification(1).await.unwrap());
+    let refused = partition.append_in_office(&second, 1_000, Instant::now()).await.unwrap_err();
+    assert_eq!(refused.rejection, Rejection::OutOfOrderSequenceNumber);
+    let first = transactional(0, verification(0).await.unwrap());
     for what in [&first, &second] {
         partition.append_in_office(what, 1_000, Instant::now()).await.unwrap();
     }

@@ -534,11 +534,10 @@ impl PartitionLog {
         (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
     }
 
-    /// The batches of an append were refused before they came here; see the `turned_away` module.
-    pub fn turn_away(&mut self, records: &[u8], now_ms: i64) {
-        if let Ok(header) = BatchHeader::parse(records) {
-            self.turned_away.note(&header, now_ms);
-        }
+    /// A batch of a producer (id and epoch) was refused before it came here; see the `turned_away` module. `sequence`: of
+    /// its first record.
+    pub fn turn_away(&mut self, producer: (i64, i16), sequence: i32, now_ms: i64) {
+        self.turned_away.note(producer, sequence, now_ms);
     }
 }
 

@@ -30,17 +30,16 @@ pub(crate) struct TurnedAway {
 }
 
 impl TurnedAway {
-    pub(crate) fn note(&mut self, header: &BatchHeader, now_ms: i64) {
-        if header.producer_id < 0 || header.base_sequence < 0 {
+    pub(crate) fn note(&mut self, (producer_id, producer_epoch): (i64, i16), sequence: i32, now_ms: i64) {
+        if producer_id < 0 || sequence < 0 {
             return;
         }
-        if PRODUCERS_MAX <= self.by_producer.len() && !self.by_producer.contains_key(&header.producer_id) {
+        if PRODUCERS_MAX <= self.by_producer.len() && !self.by_producer.contains_key(&producer_id) {
             let oldest = self.by_producer.iter().min_by_key(|(_, first)| first.at_ms).map(|(id, _)| *id);
             oldest.map(|id| self.by_producer.remove(&id));
         }
-        let (producer_epoch, sequence) = (header.producer_epoch, header.base_sequence);
         let now = First { producer_epoch, sequence, at_ms: now_ms };
-        let first = self.by_producer.entry(header.producer_id).or_insert(now);
+        let first = self.by_producer.entry(producer_id).or_insert(now);
         if first.producer_epoch < producer_epoch || MEMORY_MS < now_ms.saturating_sub(first.at_ms) {
             *first = now;
         } else if first.producer_epoch == producer_epoch {
@@ -76,16 +75,16 @@ mod tests {
     #[test]
     fn the_lowest_sequence_of_the_newest_epoch_counts_and_not_for_ever() {
         let mut turned_away = TurnedAway::default();
-        turned_away.note(&header((1, 0, 5)), 0);
-        turned_away.note(&header((1, 0, 3)), 0);
-        turned_away.note(&header((1, 0, 9)), 0);
+        turned_away.note((1, 0), 5, 0);
+        turned_away.note((1, 0), 3, 0);
+        turned_away.note((1, 0), 9, 0);
         assert_eq!(turned_away.before(&header((1, 0, 4)), 10), Some(3));
         assert_eq!(turned_away.before(&header((1, 0, 3)), 10), None);
         assert_eq!(turned_away.before(&header((1, 1, 4)), 10), None, "another epoch");
         assert_eq!(turned_away.before(&header((2, 0, 4)), 10), None, "another producer");
         assert_eq!(turned_away.before(&header((1, 0, 4)), MEMORY_MS + 1), None, "long ago");
-        turned_away.note(&header((1, 1, 7)), 10);
-        turned_away.note(&header((1, 0, 0)), 10);
+        turned_away.note((1, 1), 7, 10);
+        turned_away.note((1, 0), 0, 10);
         assert_eq!(turned_away.before(&header((1, 1, 8)), 10), Some(7));
         turned_away.forget(1);
         assert_eq!(turned_away.before(&header((1, 1, 8)), 10), None);
@@ -95,11 +94,11 @@ mod tests {
     fn it_stays_small() {
         let mut turned_away = TurnedAway::default();
         for producer in 0..PRODUCERS_MAX as i64 + 1 {
-            turned_away.note(&header((producer, 0, 0)), producer);
+            turned_away.note((producer, 0), 0, producer);
         }
         assert_eq!(turned_away.by_producer.len(), PRODUCERS_MAX);
         assert_eq!(turned_away.before(&header((0, 0, 1)), PRODUCERS_MAX as i64), None, "the oldest one");
-        turned_away.note(&header((-1, -1, -1)), 0);
+        turned_away.note((-1, -1), -1, 0);
         assert!(!turned_away.by_producer.contains_key(&-1));
     }
 }

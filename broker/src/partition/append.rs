@@ -13,7 +13,8 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{
-    AppendError, AppendInfo, AppendOrigin, CheckedBatches, RecordError, Verification, VerificationGuard,
+    AppendError, AppendInfo, AppendOrigin, BatchHeader, CheckedBatches, RecordError, Verification,
+    VerificationGuard,
 };
 use crate::replica::steps;
 
@@ -138,6 +139,11 @@ impl From<AppendError> for ProduceRejection {
     }
 }
 
+/// Clients repeat what is refused so, and must not find that a later batch was taken meanwhile.
+fn is_for_now(rejection: Rejection) -> bool {
+    matches!(rejection, Rejection::NotLeaderOrFollower | Rejection::NotEnoughReplicas)
+}
+
 impl Partition {
     /// As [`Partition::append_in_office`], without the wait.
     #[cfg(test)]
@@ -186,14 +192,11 @@ impl Partition {
             self.append_counted(inner, wakes, LeaderEpoch::UNKNOWN, (what, batches))
         };
         let outcome = self.when_decided(limit, append).await;
-        // Clients repeat what was refused so.
-        let for_now = |refused: &ProduceRejection| {
-            matches!(refused.rejection, Rejection::NotLeaderOrFollower | Rejection::NotEnoughReplicas)
-        };
-        if outcome.as_ref().is_err_and(for_now) {
-            self.step(|inner, _| {
-                inner.log.iter_mut().for_each(|log| log.turn_away(&what.records, now_ms));
-            });
+        if outcome.as_ref().is_err_and(|refused| is_for_now(refused.rejection))
+            && let Ok(header) = BatchHeader::parse(&what.records)
+        {
+            let producer = (header.producer_id, header.producer_epoch);
+            self.turn_away(producer, header.base_sequence, now_ms);
         }
         outcome
     }
@@ -216,7 +219,17 @@ impl Partition {
             let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
             Ok(log.begin_verification(producer, sequence, now_ms))
         };
-        self.when_decided(limit, begin).await
+        let begun = self.when_decided(limit, begin).await;
+        if begun.is_err_and(is_for_now) {
+            self.turn_away(producer, sequence, now_ms);
+        }
+        begun
+    }
+
+    fn turn_away(&self, producer: (i64, i16), sequence: i32, now_ms: i64) {
+        self.step(|inner, _| {
+            inner.log.iter_mut().for_each(|log| log.turn_away(producer, sequence, now_ms));
+        });
     }
 
     /// Takes a step as soon as this broker is not taking office; at `limit` it is told not to lead.

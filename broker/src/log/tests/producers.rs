@@ -65,13 +65,13 @@ fn txn_03_retries_of_the_last_five_batches_are_answered_not_stored() {
 fn d9_an_unknown_producer_does_not_leap_over_its_batch_that_was_turned_away() {
     let directory = tempfile::tempdir().unwrap();
     let mut log = create(&directory.path().join("t-0"));
-    log.turn_away(&data((1, 0, 0), 2), NOW);
+    log.turn_away((1, 0), 0, NOW);
     let second = append(&mut log, &data((1, 0, 2), 2)).unwrap_err();
     assert!(matches!(second, AppendError::OutOfOrderSequence { expected: 0, .. }), "{second}");
     append(&mut log, &data((1, 0, 0), 2)).unwrap();
     append(&mut log, &data((1, 0, 2), 2)).unwrap();
 
-    log.turn_away(&data((1, 0, 4), 2), NOW);
+    log.turn_away((1, 0), 4, NOW);
     append(&mut log, &data((1, 0, 4), 2)).expect("a known producer is held to its sequence alone");
     append(&mut log, &data((1, 0, 6), 2)).unwrap();
 }
