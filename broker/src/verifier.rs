@@ -27,13 +27,23 @@ use crate::context::BrokerContext;
 /// The newest version that the wire crate and Kafka 3.9 carry; v4 was the first for brokers.
 const ADD_PARTITIONS_VERSION: i16 = 5;
 /// How long an answer may take, and a connection.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+const PATIENCE: Patience =
+    Patience { usual: Duration::from_secs(5), after_silence: Duration::from_millis(500) };
 /// Transactions in one request.
 const TRANSACTIONS_PER_REQUEST: usize = 256;
 /// Questions that wait for one coordinator; more askers wait outside.
 const QUESTIONS_WAITING: usize = 1_024;
 /// A coordinator that nobody asked for so long is hung up on.
 const IDLE: Duration = Duration::from_secs(300);
+
+/// How long an answer is awaited.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    usual: Duration,
+    /// Of a coordinator that did not answer the last question: those who ask are held up one after another (a produce
+    /// also holds up what is behind it on its connection), and may well ask again.
+    after_silence: Duration,
+}
 
 /// A producer says that these partitions are part of its transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +94,7 @@ impl TransactionVerifier {
         }
         coordinators.retain(|_, questions| !questions.is_closed());
         let (questions, receiver) = mpsc::channel(QUESTIONS_WAITING);
-        tokio::spawn(ask_one_after_another(address.clone(), receiver));
+        tokio::spawn(ask_one_after_another(address.clone(), receiver, PATIENCE));
         coordinators.insert(address, questions.clone());
         questions
     }
@@ -100,8 +110,9 @@ fn coordinator(context: &BrokerContext, transactional_id: &str) -> Option<String
     Some(format!("{}:{}", address.host, address.port))
 }
 
-async fn ask_one_after_another(address: String, mut questions: mpsc::Receiver<Question>) {
+async fn ask_one_after_another(address: String, mut questions: mpsc::Receiver<Question>, patience: Patience) {
     let mut peer: Option<Peer> = None;
+    let mut limit = patience.usual;
     let mut waiting: VecDeque<Question> = VecDeque::new();
     loop {
         if waiting.is_empty() {
@@ -120,7 +131,9 @@ async fn ask_one_after_another(address: String, mut questions: mpsc::Receiver<Qu
         if asking.is_empty() {
             continue;
         }
-        let answered = ask(&mut peer, &address, asking.iter().map(|question| &question.claim)).await;
+        let claims = asking.iter().map(|question| &question.claim);
+        let answered = ask(&mut peer, &address, claims, limit).await;
+        limit = if answered.is_ok() { patience.usual } else { patience.after_silence };
         for question in asking {
             let verdict = match &answered {
                 Ok(response) => verdict(&question.claim, response),
@@ -146,17 +159,18 @@ async fn ask(
     peer: &mut Option<Peer>,
     address: &str,
     claims: impl Iterator<Item = &Claim>,
+    limit: Duration,
 ) -> Result<AddPartitionsToTxnResponse, Rejection> {
     let request = AddPartitionsToTxnRequest::default().with_transactions(claims.map(transaction).collect());
     if peer.as_ref().is_none_or(Peer::is_closed) {
-        let connected = Peer::connect(address, "transaction-verifier", CALL_TIMEOUT).await;
+        let connected = Peer::connect(address, "transaction-verifier", limit).await;
         *peer = Some(connected.map_err(|reason| {
             debug!(address, "the transaction coordinator cannot be reached: {reason:#}");
             Rejection::NetworkException
         })?);
     }
     let Some(connected) = peer else { return Err(Rejection::NetworkException) };
-    connected.call(ADD_PARTITIONS_VERSION, &request).await.map_err(|reason| {
+    connected.call_within(limit, ADD_PARTITIONS_VERSION, &request).await.map_err(|reason| {
         debug!(address, %reason, "the transaction coordinator does not answer");
         // A late answer must not hold up the next question.
         *peer = None;
@@ -272,6 +286,24 @@ mod tests {
             let refused = response([0, 0]).with_error_code(told.code());
             assert_eq!(verdict(&claim("x"), &refused), Err(expected));
         }
+    }
+
+    #[tokio::test]
+    async fn a_silent_coordinator_holds_nobody_up_for_long_twice() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let patience = Patience { usual: Duration::from_secs(2), after_silence: Duration::from_millis(20) };
+        let (questions, receiver) = mpsc::channel(1);
+        tokio::spawn(ask_one_after_another(address, receiver, patience));
+        let started = Instant::now();
+        // As from one connection: each is asked when the one before is answered.
+        for _ in 0..20 {
+            let (answer, answered) = oneshot::channel();
+            questions.send(Question { claim: claim("x"), answer }).await.unwrap();
+            assert_eq!(answered.await.unwrap(), Err(Rejection::NetworkException));
+        }
+        let took = started.elapsed();
+        assert!(patience.usual <= took && took < 5 * patience.usual, "{took:?}");
     }
 
     #[test]
