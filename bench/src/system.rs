@@ -267,6 +267,26 @@ impl System {
     }
 }
 
+/// Lets [`peak_resident_bytes`] begin anew.
+///
+/// # Errors
+/// The process is gone.
+pub(crate) fn reset_peak_of(pid: u32) -> Result<()> {
+    const RESET: &str = "5";
+    Ok(fs::write(format!("/proc/{pid}/clear_refs"), RESET)?)
+}
+
+/// The most memory that a process ever had resident.
+///
+/// # Errors
+/// The process is gone.
+pub(crate) fn peak_resident_bytes(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmHWM in /proc/PID/status")?;
+    Ok(kib.parse::<u64>()? << 10)
+}
+
 /// Has the page cache written, so that no workload pays for the one before it. Returns what is left unwritten.
 ///
 /// # Errors

@@ -47,6 +47,8 @@ fn every_workload_of_the_suite_runs_and_is_told() {
         "W12",
         "W13",
         "W14",
+        "W15",
+        "W16",
         "machine at the end:",
     ];
     for workload in workloads {

@@ -9,6 +9,7 @@ mod faults;
 mod footprint;
 mod load;
 mod members;
+mod offsets;
 mod throughput;
 
 use std::path::{Path, PathBuf};
@@ -147,7 +148,7 @@ struct Workload {
 }
 
 /// In the order in which they run: what measures latencies comes before what fills the page cache.
-const WORKLOADS: [Workload; 12] = [
+const WORKLOADS: [Workload; 14] = [
     Workload {
         name: "W2",
         what: "fixed rates: acknowledgement and end-to-end latency",
@@ -156,6 +157,8 @@ const WORKLOADS: [Workload; 12] = [
     },
     Workload { name: "W14", what: "idle connections", needs_own: false, run: connections::idle },
     Workload { name: "W13", what: "a group of many members", needs_own: false, run: members::group },
+    Workload { name: "W15", what: "commits of offsets", needs_own: false, run: offsets::commits },
+    Workload { name: "W16", what: "a coordinator loads", needs_own: true, run: offsets::load },
     Workload { name: "W9", what: "creation of many topics", needs_own: false, run: creation::topics },
     Workload {
         name: "W12",

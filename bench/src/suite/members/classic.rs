@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest,
@@ -26,12 +27,15 @@ struct Link {
     connection: Connection,
     group: GroupId,
     id: StrBytes,
+    /// Of a static member: it comes and goes without a word.
+    instance: Option<StrBytes>,
 }
 
 pub(super) fn take_part(place: &Place, member: &Member) -> Result<()> {
     let connection = Connection::open(&place.address)?;
     connection.set_read_limit(PATIENCE)?;
-    let mut link = Link { connection, group: place.group.clone(), id: StrBytes::default() };
+    let instance = member.instance.clone().map(StrBytes::from_string);
+    let mut link = Link { connection, group: place.group.clone(), id: StrBytes::default(), instance };
     let mut halted: Option<Instant> = None;
     loop {
         let Some(generation) = link.join()? else { continue };
@@ -61,6 +65,7 @@ impl Link {
             .with_session_timeout_ms(TIMEOUT_MS)
             .with_rebalance_timeout_ms(TIMEOUT_MS)
             .with_member_id(self.id.clone())
+            .with_group_instance_id(self.instance.clone())
             .with_protocol_type(StrBytes::from_static_str("consumer"))
             .with_protocols(vec![protocol]);
         let joined: JoinGroupResponse = self.connection.call(5, &request)?;
@@ -72,21 +77,24 @@ impl Link {
             }
             error => return self.again("JoinGroup", error),
         }
-        let assignment = |member: &StrBytes| {
+        let assignment = |member: &JoinGroupResponseMember| {
+            // A static member keeps its assignment and gets another id.
+            let own = member.group_instance_id.as_ref().unwrap_or(&member.member_id);
             SyncGroupRequestAssignment::default()
-                .with_member_id(member.clone())
-                .with_assignment(Bytes::copy_from_slice(member.as_bytes()))
+                .with_member_id(member.member_id.clone())
+                .with_assignment(Bytes::copy_from_slice(own.as_bytes()))
         };
         let request = SyncGroupRequest::default()
             .with_group_id(self.group.clone())
             .with_generation_id(joined.generation_id)
             .with_member_id(self.id.clone())
-            .with_assignments(joined.members.iter().map(|member| assignment(&member.member_id)).collect());
+            .with_group_instance_id(self.instance.clone())
+            .with_assignments(joined.members.iter().map(assignment).collect());
         let synced = self.connection.call(3, &request)?;
         if synced.error_code != 0 {
             return self.again("SyncGroup", synced.error_code);
         }
-        let is_own = synced.assignment == self.id.as_bytes();
+        let is_own = synced.assignment == self.instance.as_ref().unwrap_or(&self.id).as_bytes();
         ensure!(is_own, "{} got the assignment of another member", self.id.as_str());
         Ok(Some(joined.generation_id))
     }
@@ -114,7 +122,8 @@ impl Link {
             let request = HeartbeatRequest::default()
                 .with_group_id(self.group.clone())
                 .with_generation_id(generation)
-                .with_member_id(self.id.clone());
+                .with_member_id(self.id.clone())
+                .with_group_instance_id(self.instance.clone());
             let error = self.connection.call(3, &request)?.error_code;
             if error != 0 {
                 self.again("Heartbeat", error)?;
@@ -124,6 +133,9 @@ impl Link {
     }
 
     fn leave(&mut self) -> Result<()> {
+        if self.instance.is_some() {
+            return Ok(());
+        }
         let request =
             LeaveGroupRequest::default().with_group_id(self.group.clone()).with_member_id(self.id.clone());
         let error = self.connection.call(2, &request)?.error_code;

@@ -1,5 +1,5 @@
 //! W13: a group of many members, in the classic protocol and in that of KIP-848: a cold join, one that leaves, and some
-//! that restart one after another.
+//! that restart one after another; static members restart without a rebalance.
 
 mod classic;
 mod consumer;
@@ -15,12 +15,15 @@ use parking_lot::Mutex;
 use zurau_tests::eventually;
 
 use super::Context;
+use crate::report::Bar;
 use crate::system::{PATIENCE, System};
 
 /// Shorter than the usual three seconds, so that it is not the members that are measured.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(20);
 const TIMEOUT_MS: i32 = 45_000;
+/// Until all have their assignment, with the delay before the first rebalance.
+const BAR_JOIN_S: f64 = 5.0;
 /// Error codes of groups.
 const LOADING: [i16; 3] = [14, 15, 16];
 const UNKNOWN_MEMBER: i16 = 25;
@@ -37,6 +40,8 @@ struct View {
 }
 
 struct Member {
+    /// `group.instance.id` of a static one.
+    instance: Option<String>,
     view: Mutex<View>,
     shall_leave: AtomicBool,
 }
@@ -51,14 +56,16 @@ struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Classic,
+    /// The classic one, with members that have names.
+    Static,
     Consumer,
 }
 
 pub(super) fn group(context: &mut Context<'_>) -> Result<()> {
     let count: usize = context.scale.pick(200, 5);
-    for protocol in [Protocol::Classic, Protocol::Consumer] {
+    for protocol in [Protocol::Classic, Protocol::Static, Protocol::Consumer] {
         let mut system = context.start(3, &[])?;
-        if protocol == Protocol::Classic || speaks_consumer(&system)? {
+        if protocol != Protocol::Consumer || speaks_consumer(&system)? {
             let topic = system.create_topic(i32::try_from(count)?, 1, &[])?;
             let place = place(&system, topic, protocol)?;
             run(context, &place, protocol, count)?;
@@ -80,19 +87,39 @@ fn run(context: &mut Context<'_>, place: &Place, protocol: Protocol, count: usiz
     let report = &mut *context.report;
     let (name, take_part): (_, fn(&Place, &Member) -> Result<()>) = match protocol {
         Protocol::Classic => (format!("{count} members, classic"), classic::take_part),
+        Protocol::Static => (format!("{count} static members"), classic::take_part),
         Protocol::Consumer => (format!("{count} members, KIP-848"), consumer::take_part),
     };
     // The classic members are assigned no partitions but words of their own.
     let partitions = if protocol == Protocol::Consumer { count } else { 0 };
-    let members: Vec<Member> =
-        (0..count).map(|_| Member { view: Mutex::default(), shall_leave: AtomicBool::new(false) }).collect();
+    let member = |number: usize| Member {
+        instance: (protocol == Protocol::Static).then(|| format!("member-{number}")),
+        view: Mutex::default(),
+        shall_leave: AtomicBool::new(false),
+    };
+    let members: Vec<Member> = (0..count).map(member).collect();
     thread::scope(|scope| -> Result<()> {
         let start = Instant::now();
         let run = |member| scope.spawn(move || take_part(place, member));
         let mut running: Vec<_> = members.iter().map(run).collect();
         let outcome = (|| -> Result<()> {
             until_stable(&members, -1, partitions)?;
-            report.add(format!("{name}: cold join"), start.elapsed().as_secs_f64(), "s", None);
+            let bar = Some(Bar::Below(BAR_JOIN_S));
+            report.add(format!("{name}: cold join"), start.elapsed().as_secs_f64(), "s", bar);
+            if protocol == Protocol::Static {
+                let (start, first) = (Instant::now(), generation(&members[0]));
+                for member in &members[..restarts] {
+                    leave(member, running.remove(0))?;
+                    member.shall_leave.store(false, Ordering::Relaxed);
+                    running.push(run(member));
+                    until_stable(&members, first - 1, partitions)?;
+                }
+                let each = start.elapsed().as_secs_f64() / restarts as f64;
+                report.add(format!("{name}: restart, one after another, each"), each, "s", None);
+                let rebalances = f64::from(generation(&members[0]) - first);
+                report.add(format!("{name}: rebalances by restarts"), rebalances, "", Some(Bar::Below(0.0)));
+                return Ok(());
+            }
             let start = Instant::now();
             let generation = leave(&members[0], running.remove(0))?;
             until_stable(&members[1..], generation, partitions)?;
@@ -150,9 +177,14 @@ fn until_stable(members: &[Member], behind: i32, partitions: usize) -> Result<()
     }
 }
 
+/// Of a member, as it knows it.
+fn generation(member: &Member) -> i32 {
+    member.view.lock().generation.unwrap_or_default()
+}
+
 /// Returns the generation that the member was of.
 fn leave(member: &Member, running: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<i32> {
-    let generation = member.view.lock().generation.unwrap_or_default();
+    let generation = generation(member);
     member.shall_leave.store(true, Ordering::Relaxed);
     running.join().map_err(|_| anyhow!("a member panicked"))??;
     *member.view.lock() = View::default();
