@@ -253,10 +253,10 @@ impl OffsetIndex {
         })
     }
 
-    /// The position of the last entry that points at `position` or before.
-    pub(crate) fn last_position_up_to(&self, position: u64) -> Result<Option<u32>, StorageError> {
+    /// The last entry (offset, position) that points at `position` or before.
+    pub(crate) fn last_pointing_up_to(&self, position: u64) -> Result<Option<(i64, u32)>, StorageError> {
         let found = self.index.boundary(|entry| u64::from(self.decode(entry).1) <= position)?;
-        Ok(found.last_below.map(|entry| self.decode(&entry).1))
+        Ok(found.last_below.map(|entry| self.decode(&entry)))
     }
 
     /// Drops entries at or after `offset`.

@@ -295,10 +295,13 @@ impl Segment {
                 .map(|last| self.recent[last].position + self.recent[last].size_bytes);
         }
         // An index entry that points at no batch start is not believed (LOG-15).
-        let indexed = self.offset_index.last_position_up_to(limit).ok()??;
+        let (offset, indexed) = self.offset_index.last_pointing_up_to(limit).ok()??;
         let from = u64::from(indexed).max(first);
         let mut scan = HeaderScan::short(&self.log, (from, self.size_bytes), 0).ok()?;
-        scan.peek().ok().filter(|header| self.base_offset <= header.base_offset)?;
+        let header = scan.peek().ok()?;
+        if from != first && !(self.base_offset..=offset).contains(&header.base_offset) {
+            return None;
+        }
         let mut last_end = (from == first).then_some(first);
         for _ in 0..HEADERS_SCANNED_MAX {
             match scan.next() {
