@@ -5,6 +5,7 @@ mod deletion;
 mod disks;
 mod durability;
 mod isolation;
+mod log_dirs;
 mod recording;
 mod same_leader;
 mod streams;

@@ -2,7 +2,7 @@
 //! step; nothing waits inside. Whoever must be told of what a step did is told after the lock is free.
 //!
 //! `append`, `read` and `delete` are what clients and followers do; `follow` is what a fetcher does; `flush` syncs; `office`
-//! is what the control plane does.
+//! is what the control plane does; `moving` takes the log to another log directory.
 
 mod append;
 
@@ -12,6 +12,8 @@ mod flush;
 
 mod follow;
 
+mod moving;
+
 mod observe;
 
 mod office;
@@ -19,6 +21,7 @@ mod office;
 mod read;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -40,10 +43,12 @@ use crate::waiters::OffsetWaiters;
 
 use delete::DeletionWaiter;
 use flush::Flushing;
+use moving::FutureLog;
 
 pub(crate) use append::{Acks, Append, Appended, CommitWait, ProduceRejection};
 pub(crate) use delete::DeletionWait;
 pub(crate) use follow::FetchStep;
+pub(crate) use moving::{FormerLog, MoveFailure, MoveStep};
 pub(crate) use observe::{Leading, Observation};
 pub(crate) use office::Accepted;
 pub(crate) use read::{FoundOffset, Isolation, OffsetQuery, ReadAnswer, ReadRequest, Reader};
@@ -66,12 +71,14 @@ type CommitWaiter = oneshot::Sender<Result<(), Rejection>>;
 pub(crate) struct Partition {
     id: TopicPartition,
     topic_id: TopicId,
-    /// Index of its log directory in `log.dirs`.
-    directory: usize,
+    /// Index of its log directory in `log.dirs`; changes with the log, under the lock.
+    directory: AtomicUsize,
     shared: Arc<Shared>,
     /// Of its topic.
     counters: Arc<TopicCounters>,
     inner: Mutex<Inner>,
+    /// Its log in another log directory, while it moves there. Never locked after `inner`.
+    future: Mutex<Option<FutureLog>>,
     /// What the topic's configuration asks of batches, for those who look at them before they take the lock.
     batch_rules: Mutex<BatchRules>,
     /// Told whenever an office that was being taken is held, or given up.
@@ -164,9 +171,10 @@ impl Partition {
             counters,
             id,
             topic_id,
-            directory,
+            directory: AtomicUsize::new(directory),
             shared,
             inner: Mutex::new(inner),
+            future: Mutex::new(None),
             batch_rules,
             office_decided: Notify::new(),
         })
@@ -186,7 +194,7 @@ impl Partition {
 
     /// Index of its log directory in `log.dirs`.
     pub(crate) fn directory(&self) -> usize {
-        self.directory
+        self.directory.load(Ordering::Acquire)
     }
 
     pub(crate) fn status(&self) -> PartitionStatus {
@@ -368,7 +376,7 @@ impl Partition {
     /// A disk operation failed: whoever owns the log directory judges whether it has to go offline.
     pub(crate) fn report(&self, error: StorageError) {
         if error.is_disk_failure() {
-            self.shared.request(PartitionRequest::DiskError { directory: self.directory, error });
+            self.shared.request(PartitionRequest::DiskError { directory: self.directory(), error });
         }
     }
 }

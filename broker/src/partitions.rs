@@ -6,14 +6,17 @@ mod disks;
 
 mod load;
 
+mod moving;
+
 mod progress;
+
+mod twice;
 
 mod upkeep;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
@@ -33,6 +36,10 @@ const SHARDS: usize = 16;
 pub(crate) use cleaning::run_cleaner;
 pub(crate) use disks::space_marks;
 use disks::{FreeSpace, free_space};
+#[cfg(test)]
+pub(crate) use load::Loaded;
+use moving::Moves;
+pub(crate) use moving::run_moves;
 pub(crate) use progress::{DirectoryProgress, LoadingProgress};
 
 type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;
@@ -44,7 +51,6 @@ struct Directory {
     opened: Mutex<LogDirectory>,
     /// Why it is offline.
     failed: OnceLock<String>,
-    partitions: AtomicUsize,
     space: RwLock<Space>,
 }
 
@@ -64,6 +70,7 @@ pub(crate) struct Partitions {
     unopened: Vec<PathBuf>,
     configs: RwLock<Configs>,
     free_space: RwLock<FreeSpace>,
+    moves: Moves,
     all_failed: Notify,
 }
 
@@ -78,7 +85,6 @@ impl Partitions {
             path: opened.path().to_owned(),
             opened: Mutex::new(opened),
             failed: OnceLock::new(),
-            partitions: AtomicUsize::new(0),
             space: RwLock::new(Space::Enough),
         });
         Self {
@@ -90,6 +96,7 @@ impl Partitions {
             unopened,
             configs: RwLock::new(Configs { default, by_topic: HashMap::new() }),
             free_space: RwLock::new(free_space()),
+            moves: Moves::default(),
             all_failed: Notify::new(),
         }
     }
@@ -139,12 +146,8 @@ impl Partitions {
     fn insert(&self, partition: Arc<Partition>) {
         let TopicPartition { topic, partition: number } = partition.id().clone();
         let topic_id = partition.topic_id();
-        self.directories[partition.directory()].partitions.fetch_add(1, Ordering::Relaxed);
         self.id_shard(topic_id).write().entry(topic_id).or_default().insert(number, Arc::clone(&partition));
-        let former = self.name_shard(&topic).write().entry(topic).or_default().insert(number, partition);
-        if let Some(former) = former {
-            self.directories[former.directory()].partitions.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.name_shard(&topic).write().entry(topic).or_default().insert(number, partition);
     }
 
     fn remove(&self, partition: &Partition) {
@@ -162,9 +165,7 @@ impl Partitions {
         if let Some(partitions) = by_name.get_mut(topic)
             && partitions.get(number).is_some_and(|found| found.topic_id() == topic_id)
         {
-            if let Some(removed) = partitions.remove(number) {
-                self.directories[removed.directory()].partitions.fetch_sub(1, Ordering::Relaxed);
-            }
+            partitions.remove(number);
             if partitions.is_empty() {
                 by_name.remove(topic);
             }
@@ -230,7 +231,8 @@ impl Partitions {
         if let Some(partition) = self.open_left_out(id, topic_id)? {
             return Ok((partition, false));
         }
-        let index = self.emptiest_directory().context("every log directory is offline")?;
+        let wished = self.wished_directory(id);
+        let index = wished.or_else(|| self.emptiest_directory()).context("every log directory is offline")?;
         let path = self.directories[index].path.join(id.to_string());
         let config = self.config_of(&id.topic);
         // A former log of this name has nothing in common with the new one: its high watermark would expose records that
@@ -249,13 +251,21 @@ impl Partitions {
         info!(partition = %id, %topic_id, directory = %path.display(), "log created");
         let partition = Partition::new(Arc::clone(&self.shared), id.clone(), topic_id, (index, log), config);
         self.insert(Arc::clone(&partition));
+        self.forget_wish(id);
         Ok((partition, true))
     }
 
     /// Of those that are not offline.
     fn emptiest_directory(&self) -> Option<usize> {
-        let count = |index: &usize| self.directories[*index].partitions.load(Ordering::Relaxed);
-        (0..self.directories.len()).filter(|index| !self.has_failed(*index)).min_by_key(count)
+        let mut online = (0..self.directories.len()).filter(|index| !self.has_failed(*index));
+        if self.directories.len() == 1 {
+            return online.next();
+        }
+        let mut counts = vec![0_usize; self.directories.len()];
+        for partition in self.all() {
+            counts[partition.directory()] += 1;
+        }
+        online.min_by_key(|index| counts[*index])
     }
 
     /// Deletes a partition and its files. Waits for the disk.
@@ -264,7 +274,9 @@ impl Partitions {
     /// The directory cannot be renamed or removed; the partition is gone from memory all the same.
     pub(crate) fn delete(&self, partition: &Partition) -> anyhow::Result<()> {
         self.remove(partition);
-        let Some(mut log) = partition.take_log() else { return Ok(()) };
+        let log = partition.take_log();
+        self.abandon_move(partition, "it is deleted");
+        let Some(mut log) = log else { return Ok(()) };
         self.forget_checkpoints(partition);
         log.rename_for_deletion(Uuid::new_v4().as_u128())?;
         log.delete()?;
@@ -279,7 +291,9 @@ impl Partitions {
     /// The directory cannot be renamed.
     pub(crate) fn set_aside(&self, partition: &Partition, why: &str) -> anyhow::Result<()> {
         self.remove(partition);
-        let Some(mut log) = partition.take_log() else { return Ok(()) };
+        let log = partition.take_log();
+        self.abandon_move(partition, "nobody wants it any more");
+        let Some(mut log) = log else { return Ok(()) };
         self.forget_checkpoints(partition);
         let name: String = partition.id().to_string().chars().take(215).collect();
         let name = format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128());
@@ -294,11 +308,11 @@ impl Partitions {
         id: &TopicPartition,
         topic_id: TopicId,
     ) -> anyhow::Result<Option<Arc<Partition>>> {
-        for (index, directory) in self.directories.iter().enumerate() {
-            let path = directory.path.join(id.to_string());
-            if self.has_failed(index) || !path.exists() {
-                continue;
-            }
+        let homes = self.directories.iter().enumerate().filter(|(index, _)| !self.has_failed(*index));
+        let mut homes: Vec<_> = homes.map(|(index, home)| (index, home.path.join(id.to_string()))).collect();
+        homes.retain(|(_, path)| path.exists());
+        self.right_one_first(id, &mut homes)?;
+        for (index, path) in homes.into_iter().take(1) {
             let Some(partition) = self.open_again(index, id, path.clone())? else { continue };
             if partition.topic_id() != topic_id {
                 let found = partition.topic_id();

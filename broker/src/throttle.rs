@@ -65,7 +65,7 @@ impl Window {
     }
 }
 
-/// One of the three quotas.
+/// One of the quotas.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     /// Bytes a second.
@@ -97,15 +97,22 @@ pub(crate) struct Throttles {
     pub(crate) leader: Throttle,
     /// `follower.replication.throttled.rate`.
     pub(crate) follower: Throttle,
+    /// `replica.alter.log.dirs.io.max.bytes.per.second`.
+    pub(crate) log_dir_moves: Throttle,
 }
 
 impl Throttles {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let number = |key: &str| number(settings, key);
-        let samples = usize::try_from(number("replication.quota.window.num")).unwrap_or(usize::MAX);
-        let sample_ms = number("replication.quota.window.size.seconds").saturating_mul(1_000);
-        let throttles =
-            Self { leader: Throttle::new(samples, sample_ms), follower: Throttle::new(samples, sample_ms) };
+        let throttle = |of: &str| {
+            let samples = number(settings, &format!("{of}.quota.window.num"));
+            let sample_s = number(settings, &format!("{of}.quota.window.size.seconds"));
+            Throttle::new(usize::try_from(samples).unwrap_or(usize::MAX), sample_s.saturating_mul(1_000))
+        };
+        let throttles = Self {
+            leader: throttle("replication"),
+            follower: throttle("replication"),
+            log_dir_moves: throttle("alter.log.dirs.replication"),
+        };
         throttles.set_rates(settings);
         throttles
     }
@@ -115,6 +122,7 @@ impl Throttles {
         for (throttle, key) in [
             (&self.leader, "leader.replication.throttled.rate"),
             (&self.follower, "follower.replication.throttled.rate"),
+            (&self.log_dir_moves, "replica.alter.log.dirs.io.max.bytes.per.second"),
         ] {
             throttle.rate.store(number(settings, key), Ordering::Relaxed);
         }

@@ -64,7 +64,7 @@ async fn a_full_disk_slows_producers_down_and_then_refuses_them() {
 }
 
 /// Broker 1 again, on two directories; the first one is the one that it had.
-async fn start_on_two(world: &mut World) {
+pub(super) async fn start_on_two(world: &mut World) {
     drop(world.brokers[0].take());
     let base = world.directories.path();
     let directories = [base.join("1"), base.join("1b")].map(|path| path.display().to_string()).join(",");

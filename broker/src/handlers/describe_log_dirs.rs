@@ -3,7 +3,8 @@
 //! - Null topics mean all; a partition that this broker does not hold is left out.
 //! - v3 adds an error for the whole answer, v4 the size of the file system and what is left of it.
 //! - A directory that is offline, or could not be opened at the start, is named with KAFKA_STORAGE_ERROR.
-//! - Moving a replica between directories is not done here, so no copy is a future one.
+//! - A replica that moves has a second copy ("future"), in another directory: its lag are the records that it lacks of the
+//!   first one. The lag of that one are committed records that it lacks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +15,7 @@ use kafka_protocol::messages::describe_log_dirs_response::{
 use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 use kafka_protocol::protocol::StrBytes;
 use tracing::warn;
-use zurau_common::id::TopicName;
+use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 
@@ -31,31 +32,50 @@ pub(super) fn start(call: Call) -> Starting {
     })
 }
 
-/// Sizes by topic and partition.
-type Sizes = BTreeMap<TopicName, BTreeMap<i32, i64>>;
+/// Copies by topic, partition and whether it is a future one.
+type Copies = BTreeMap<TopicName, BTreeMap<(i32, bool), Copied>>;
+
+/// One copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copied {
+    size_bytes: u64,
+    offset_lag: i64,
+}
 
 fn describe(
     context: &BrokerContext,
     request: &DescribeLogDirsRequest,
     version: i16,
 ) -> Vec<DescribeLogDirsResult> {
-    let mut directories: Vec<Sizes> = vec![Sizes::new(); context.config.log_dirs.len()];
+    let mut directories: Vec<Copies> = vec![Copies::new(); context.config.log_dirs.len()];
+    let mut put = |directory: usize, id: &TopicPartition, is_future: bool, copied: Copied| {
+        if let Some(copies) = directories.get_mut(directory) {
+            copies.entry(id.topic.clone()).or_default().insert((id.partition, is_future), copied);
+        }
+    };
     for partition in context.partitions.all() {
         let id = partition.id();
-        let size = partition.with_log(|log| log.size_bytes());
-        if let (true, Some(size), Some(sizes)) =
-            (is_asked_for(request, &id.topic, id.partition), size, directories.get_mut(partition.directory()))
-        {
-            let size = i64::try_from(size).unwrap_or(i64::MAX);
-            sizes.entry(id.topic.clone()).or_default().insert(id.partition, size);
+        if !is_asked_for(request, &id.topic, id.partition) {
+            continue;
+        }
+        let future = partition.future();
+        let end = partition.with_log(|log| {
+            let offset_lag = (log.high_watermark() - log.log_end_offset()).max(0);
+            put(partition.directory(), id, false, Copied { size_bytes: log.size_bytes(), offset_lag });
+            log.log_end_offset()
+        });
+        if let Some(future) = future {
+            // -1: not known, since the replica is offline.
+            let offset_lag = end.map_or(-1, |end| end - future.log_end_offset);
+            put(future.directory, id, true, Copied { size_bytes: future.size_bytes, offset_lag });
         }
     }
     let results = context.config.log_dirs.iter().zip(directories);
-    let described = results.enumerate().map(|(index, (path, sizes))| {
+    let described = results.enumerate().map(|(index, (path, copies))| {
         if context.partitions.has_failed(index) {
             return named(path).with_error_code(Rejection::KafkaStorageError.code());
         }
-        result(path, &sizes, version)
+        result(path, &copies, version)
     });
     let unopened = context.partitions.unopened().iter();
     let unopened = unopened.map(|path| named(path).with_error_code(Rejection::KafkaStorageError.code()));
@@ -73,10 +93,14 @@ fn named(path: &Path) -> DescribeLogDirsResult {
         .with_log_dir(StrBytes::from_string(absolute.to_string_lossy().into_owned()))
 }
 
-fn result(path: &Path, sizes: &Sizes, version: i16) -> DescribeLogDirsResult {
-    let topics = sizes.iter().map(|(topic, partitions)| {
-        let partitions = partitions.iter().map(|(number, size)| {
-            DescribeLogDirsPartition::default().with_partition_index(*number).with_partition_size(*size)
+fn result(path: &Path, copies: &Copies, version: i16) -> DescribeLogDirsResult {
+    let topics = copies.iter().map(|(topic, partitions)| {
+        let partitions = partitions.iter().map(|((number, is_future), copied)| {
+            DescribeLogDirsPartition::default()
+                .with_partition_index(*number)
+                .with_partition_size(i64::try_from(copied.size_bytes).unwrap_or(i64::MAX))
+                .with_offset_lag(copied.offset_lag)
+                .with_is_future_key(*is_future)
         });
         DescribeLogDirsTopic::default().with_name(to_wire_topic(topic)).with_partitions(partitions.collect())
     });
@@ -106,15 +130,18 @@ mod tests {
 
     #[test]
     fn every_version_encodes() {
-        let sizes = Sizes::from([("t".into(), BTreeMap::from([(0, 7), (1, 9)]))]);
+        let copied = |size_bytes, offset_lag| Copied { size_bytes, offset_lag };
+        let partitions = BTreeMap::from([((0, false), copied(7, 0)), ((1, true), copied(9, 3))]);
+        let copies = Copies::from([("t".into(), partitions)]);
         let directory = tempfile::tempdir().unwrap();
         assert_every_version_encodes::<DescribeLogDirsRequest>(|version| {
-            let results = vec![result(directory.path(), &sizes, version)];
+            let results = vec![result(directory.path(), &copies, version)];
             DescribeLogDirsResponse::default().with_results(results)
         });
-        let newest = result(directory.path(), &sizes, 4);
+        let newest = result(directory.path(), &copies, 4);
         assert!(0 < newest.usable_bytes && newest.usable_bytes <= newest.total_bytes);
-        assert_eq!(newest.topics[0].partitions[1].partition_size, 9);
+        let future = &newest.topics[0].partitions[1];
+        assert_eq!((future.partition_size, future.offset_lag, future.is_future_key), (9, 3, true));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod add_offsets_to_txn;
 mod add_partitions_to_txn;
 mod alter_configs;
 mod alter_partition_reassignments;
+mod alter_replica_log_dirs;
 mod api_versions;
 mod consumer_group_describe;
 mod consumer_group_heartbeat;
@@ -108,6 +109,7 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::TxnOffsetCommit, 0, 4, txn_offset_commit::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
+    api(ApiKey::AlterReplicaLogDirs, 0, 2, alter_replica_log_dirs::start),
     api(ApiKey::DescribeLogDirs, 0, 4, describe_log_dirs::start),
     api(ApiKey::CreatePartitions, 0, 3, create_partitions::start),
     api(ApiKey::DeleteGroups, 0, 2, delete_groups::start),

@@ -53,8 +53,9 @@ pub enum FoundDirectory {
     Stray {
         path: PathBuf,
     },
-    /// A copy that was to replace a partition on another directory (`-future`); not served.
+    /// A copy that is to take the place of the partition's log in another directory (`-future`); not served.
     Future {
+        partition: TopicPartition,
         path: PathBuf,
     },
 }
@@ -350,7 +351,7 @@ fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
     let set_aside = |suffix: &str| {
         let (partition, unique) = name.strip_suffix(suffix)?.rsplit_once('.')?;
         let unique_is_hexadecimal = unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
-        (unique_is_hexadecimal && !partition.is_empty()).then_some(())
+        (unique_is_hexadecimal && !partition.is_empty()).then_some(partition)
     };
     if set_aside("-delete").is_some() {
         return Some(FoundDirectory::ToDelete { path });
@@ -358,8 +359,8 @@ fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
     if set_aside("-stray").is_some() {
         return Some(FoundDirectory::Stray { path });
     }
-    if set_aside("-future").is_some() {
-        return Some(FoundDirectory::Future { path });
+    if let Some(partition) = set_aside("-future") {
+        return Some(FoundDirectory::Future { partition: parse_partition(partition)?, path });
     }
     Some(FoundDirectory::Partition { partition: parse_partition(name)?, path })
 }
@@ -395,7 +396,11 @@ mod tests {
             ("a-b.c_d-12".to_owned(), Some(partition("a-b.c_d", 12))),
             (format!("t-0.{unique}-delete"), Some(FoundDirectory::ToDelete { path: path.clone() })),
             (format!("t-0.{unique}-stray"), Some(FoundDirectory::Stray { path: path.clone() })),
-            (format!("t-0.{unique}-future"), Some(FoundDirectory::Future { path: path.clone() })),
+            (
+                format!("t-0.{unique}-future"),
+                Some(FoundDirectory::Future { partition: TopicPartition::new("t", 0), path: path.clone() }),
+            ),
+            (format!("t.{unique}-future"), None),
             ("t-0.123-delete".to_owned(), None),
             ("t".to_owned(), None),
             ("-1".to_owned(), None),

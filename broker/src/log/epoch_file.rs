@@ -57,6 +57,11 @@ impl EpochFile {
         self.behind = Some(self.texts);
     }
 
+    /// A copy has taken the log's place: nothing is written to this path any more, where the replica may come back to.
+    pub(super) fn close(&self) {
+        *self.writer.0.lock() = u64::MAX;
+    }
+
     pub(super) fn note_written(&mut self, text: &EpochText) {
         if self.behind.is_some_and(|behind| behind < text.number) {
             self.behind = None;

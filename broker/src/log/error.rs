@@ -20,14 +20,17 @@ pub struct StorageError {
 
 impl StorageError {
     /// Whether the disk is of no more use: not when it is full, when this process has too many files open, when stored
-    /// bytes are damaged (no error of the system then), or when a file that is read was removed by hand.
+    /// bytes are damaged (no error of the system then), when a file that is read was removed by hand, or when a name is
+    /// taken.
     pub fn is_disk_failure(&self) -> bool {
-        const PASSING: [rustix::io::Errno; 5] = [
+        const PASSING: [rustix::io::Errno; 7] = [
             rustix::io::Errno::NOSPC,
             rustix::io::Errno::DQUOT,
             rustix::io::Errno::MFILE,
             rustix::io::Errno::NFILE,
             rustix::io::Errno::NOMEM,
+            rustix::io::Errno::EXIST,
+            rustix::io::Errno::NOTEMPTY,
         ];
         let Some(code) = self.source.raw_os_error() else { return false };
         let is_reading = matches!(self.action, "read" | "open" | "look at");
@@ -162,7 +165,8 @@ mod tests {
         use rustix::io::Errno;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged batch");
         let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let rows: [(&'static str, io::Error, bool); 13] = [
+        let rows: [(&'static str, io::Error, bool); 14] = [
+            ("rename", Errno::NOTEMPTY.into(), false),
             ("write", Errno::NOSPC.into(), false),
             ("write", Errno::DQUOT.into(), false),
             ("open", Errno::MFILE.into(), false),

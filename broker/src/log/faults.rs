@@ -279,6 +279,19 @@ mod machine {
             self.created.clear();
         }
 
+        /// What is known of files goes with the directory that they are in.
+        fn move_below(&mut self, from: &Path, to: &Path) {
+            let moved = |path: PathBuf| match path.strip_prefix(from) {
+                Ok(below) if below.as_os_str().is_empty() => to.to_owned(),
+                Ok(below) => to.join(below),
+                Err(_) => path,
+            };
+            self.durable_bytes =
+                self.durable_bytes.drain().map(|(path, bytes)| (moved(path), bytes)).collect();
+            self.durable_names = self.durable_names.drain().map(moved).collect();
+            self.created = self.created.drain().map(moved).collect();
+        }
+
         fn keep_names(&mut self, directory: &Path) {
             let names = fs::read_dir(directory).into_iter().flatten();
             self.durable_names.extend(names.map(|entry| entry.unwrap().path()));
@@ -323,7 +336,10 @@ mod machine {
                     let durable = self.durable_bytes.remove(&from).unwrap_or(0);
                     self.durable_bytes.insert(to.clone(), durable);
                     if self.durable_names.remove(&from) {
-                        self.durable_names.insert(to);
+                        self.durable_names.insert(to.clone());
+                    }
+                    if from.is_dir() {
+                        self.move_below(&from, &to);
                     }
                 }
                 Operation::SyncFile(path) => {

@@ -18,6 +18,8 @@ pub(crate) const LOWERED_RECOVERY_POINT: &str = "lowered-recovery-point";
 /// What must be synced so that every record below [`FlushPlan::up_to`] survives a power loss.
 #[derive(Debug)]
 pub struct FlushPlan {
+    /// The log that it was made for.
+    log: Arc<()>,
     epochs: Option<EpochText>,
     files: Vec<(PathBuf, Arc<File>)>,
     snapshots: Vec<PathBuf>,
@@ -73,6 +75,7 @@ impl PartitionLog {
         let (snapshots, directory) = self.unsynced_names();
         let records = self.unflushed_records;
         Ok(Some(FlushPlan {
+            log: Arc::clone(&self.identity),
             epochs: self.missing_epochs(),
             files,
             snapshots,
@@ -100,6 +103,7 @@ impl PartitionLog {
         }
         let (snapshots, directory) = self.unsynced_names();
         Ok(Some(FlushPlan {
+            log: Arc::clone(&self.identity),
             epochs: self.missing_epochs(),
             files,
             snapshots,
@@ -122,13 +126,16 @@ impl PartitionLog {
     }
 
     /// Takes the result of a plan that was run. A failed sync stops the log: what reached the disk is unknown, and
-    /// asking the kernel again would claim success.
+    /// asking the kernel again would claim success. A plan of the log whose place this one has taken means nothing.
     pub fn finish_flush(
         &mut self,
         plan: &FlushPlan,
         result: Result<(), StorageError>,
         now_ms: i64,
     ) -> Result<(), LogError> {
+        if !Arc::ptr_eq(&plan.log, &self.identity) {
+            return Ok(());
+        }
         if let Err(error) = result {
             self.stop(error.to_string());
             return Err(error.into());

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tracing::{info, warn};
@@ -12,6 +13,7 @@ use uuid::Uuid;
 
 use super::cleaner::{CLEANED_SUFFIX, CleanedOffset, SWAP_SUFFIX};
 use super::config::LogConfig;
+use super::copying::read_generation;
 use super::epoch_file::{EPOCH_CHECKPOINT, EpochFile};
 use super::epochs::LeaderEpochs;
 use super::error::{LogError, StorageContext, StorageError};
@@ -114,9 +116,12 @@ impl PartitionLog {
     /// | A1 | the log directory's clean mark | removed as soon as it is read (LOG-05); its logs are opened `clean` |
     /// | A2 | a directory `*-delete` | removed |
     /// | A3 | a directory `*-stray` | kept for `stray.retention.ms` (D6) |
-    /// | A4 | a directory `*-future`, or of no partition's name | left alone |
+    /// | A4 | a directory of no partition's name | left alone |
     /// | A5 | no topic id, or another than the one asked for | left alone, nothing is served from it (M11) |
     /// | A6 | the boot id changed, or the log ends below its checkpointed high watermark or recovery point | unclean: leaves the ISR |
+    /// | A7 | a directory `*-future`, its partition's log elsewhere | the move goes on, anew if the log is compacted (C1) |
+    /// | A8 | a directory `*-future` without that log; of another topic id | left alone; `-stray` |
+    /// | A9 | a log in two directories | the higher `copy-generation` stands; the other goes once that one is open |
     /// | F1 | a file of another name | left alone |
     /// | F2 | `*.deleted` | removed: the log had given it up |
     /// | F3 | `*.cleaned` | removed: compaction had not finished writing it |
@@ -159,7 +164,9 @@ impl PartitionLog {
         settle_interrupted_operations(directory)?;
         let found = Listing::of(directory)?;
         let mut log = Self {
+            identity: Arc::default(),
             directory: directory.to_owned(),
+            generation: read_generation(directory)?,
             topic_id,
             config,
             segments: BTreeMap::new(),
@@ -183,6 +190,7 @@ impl PartitionLog {
             unflushed_since_ms: None,
             pending_removals: Vec::new(),
             cleaned: CleanedOffset::default(),
+            compaction_paused: false,
             stopped: None,
         };
         // E1; S1 to S9; O1, O2.

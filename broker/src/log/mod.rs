@@ -11,6 +11,7 @@ mod checkpoint;
 pub(crate) mod cleaner;
 mod compression;
 mod config;
+mod copying;
 mod directory;
 mod epoch_file;
 mod epoch_starts;
@@ -44,11 +45,11 @@ mod validate;
 mod verification;
 
 #[cfg(test)]
-pub(crate) use faults::Disk;
+pub(crate) use faults::{Disk, Machine};
 #[cfg(test)]
 pub(crate) mod test_batches;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
 pub(crate) use compression::{compress, decompress};
@@ -59,6 +60,7 @@ pub(crate) use buffers::Wait;
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
 pub use cleaner::{CleaningReport, CleaningSettings, compact_once};
 pub use config::{LogConfig, Recompression};
+pub(crate) use copying::{future_name, read_generation, read_topic_id, remove_directory, rename_durably};
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };

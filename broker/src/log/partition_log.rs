@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tracing::{error, warn};
@@ -26,7 +27,7 @@ use super::segment::{Segment, WriteOutcome};
 use super::transaction_index::AbortedTransaction;
 use super::turned_away::TurnedAway;
 use super::validate::{AppendOrigin, BatchRules, CheckedBatches, FetchedBatches, Prepared};
-use super::verification::{Verification, VerificationGuard, Verifications};
+use super::verification::{Verification, Verifications};
 
 /// What an append came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,11 @@ pub(crate) struct PendingRemoval {
 /// The log of one partition.
 #[derive(Debug)]
 pub struct PartitionLog {
+    /// Plans are of this log and no other.
+    pub(crate) identity: Arc<()>,
     pub(crate) directory: PathBuf,
+    /// See [`super::copying::GENERATION`].
+    pub(crate) generation: u64,
     pub(crate) topic_id: Option<Uuid>,
     pub(crate) config: LogConfig,
     /// By base offset; never empty, the last one takes appends.
@@ -87,6 +92,8 @@ pub struct PartitionLog {
     pub(crate) unflushed_since_ms: Option<i64>,
     pub(crate) pending_removals: Vec<PendingRemoval>,
     pub(crate) cleaned: CleanedOffset,
+    /// A copy of the log is being made, which must stay like it (C1).
+    pub(crate) compaction_paused: bool,
     pub(crate) stopped: Option<String>,
 }
 
@@ -146,6 +153,10 @@ impl PartitionLog {
     /// The reason why this log takes no more appends, if a disk error stopped it.
     pub fn stopped(&self) -> Option<&str> {
         self.stopped.as_deref()
+    }
+
+    pub(crate) fn active_base_offset(&self) -> i64 {
+        self.segments.last_key_value().map_or(0, |(base, _)| *base)
     }
 
     pub(crate) fn active(&mut self) -> &mut Segment {
@@ -263,9 +274,19 @@ impl PartitionLog {
 
     /// As [`PartitionLog::append_as_follower`], for batches that were looked at already.
     pub(crate) fn append_fetched(&mut self, batches: FetchedBatches, now_ms: i64) -> Result<(), AppendError> {
+        let may_have_gaps = self.config.cleanup_policy.compact;
+        self.append_batches(batches, may_have_gaps, now_ms)
+    }
+
+    pub(super) fn append_batches(
+        &mut self,
+        batches: FetchedBatches,
+        may_have_gaps: bool,
+        now_ms: i64,
+    ) -> Result<(), AppendError> {
         self.check_running().map_err(stopped)?;
         let prepared = batches.prepared()?;
-        self.check_contiguous(&prepared)?;
+        self.check_contiguous(&prepared, may_have_gaps)?;
         if let Some(first) = prepared.headers.first()
             && first.base_offset < self.log_end_offset
         {
@@ -287,15 +308,15 @@ impl PartitionLog {
         Ok(())
     }
 
-    fn check_contiguous(&self, prepared: &Prepared) -> Result<(), AppendError> {
+    fn check_contiguous(&self, prepared: &Prepared, may_have_gaps: bool) -> Result<(), AppendError> {
         let mut expected = self.log_end_offset;
         for (index, header) in prepared.headers.iter().enumerate() {
             let covers_start = index == 0
                 && self.log_end_offset == self.log_start_offset
                 && header.base_offset <= expected
                 && header.last_offset() >= expected;
-            let continues = header.base_offset == expected
-                || (header.base_offset > expected && self.config.cleanup_policy.compact);
+            let continues =
+                header.base_offset == expected || (header.base_offset > expected && may_have_gaps);
             if !continues && !covers_start {
                 return Err(AppendError::NotContiguous {
                     base_offset: header.base_offset,
@@ -520,24 +541,6 @@ impl PartitionLog {
     pub fn expire_producers(&mut self, now_ms: i64) {
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms);
         self.verifications.expire(now_ms, self.config.producer_id_expiration_ms);
-    }
-
-    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here, with the
-    /// sequence of its first record; `None` when a transaction of the producer is open.
-    pub fn begin_verification(
-        &mut self,
-        producer: (i64, i16),
-        sequence: i32,
-        now_ms: i64,
-    ) -> Option<VerificationGuard> {
-        let is_open = self.producers.has_open_transaction(producer.0);
-        (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
-    }
-
-    /// A batch of a producer (id and epoch) was refused before it came here; see the `turned_away` module. `sequence`: of
-    /// its first record.
-    pub fn turn_away(&mut self, producer: (i64, i16), sequence: i32, now_ms: i64) {
-        self.turned_away.note(producer, sequence, now_ms);
     }
 }
 

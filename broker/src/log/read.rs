@@ -30,6 +30,8 @@ pub(super) struct Slice {
     pub(super) file: Arc<File>,
     /// Knows the path, should the read fail.
     pub(super) log: Arc<LogFile>,
+    /// Where its segment begins.
+    base_offset: i64,
     pub(super) position: u64,
     pub(super) length: usize,
     /// Whether it ends where a batch does.
@@ -46,6 +48,11 @@ impl ReadPlan {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The base offset of the segment that is read; `None` when nothing is.
+    pub(crate) fn segment_base(&self) -> Option<i64> {
+        self.slice.as_ref().map(|slice| slice.base_offset)
     }
 
     /// Reads whole batches.
@@ -122,6 +129,7 @@ impl PartitionLog {
                 let slice = Slice {
                     file: segment.log.get()?,
                     log: segment.log.clone(),
+                    base_offset: *base_offset,
                     position: first.position,
                     length: whole.map_or(length, |end| (end - first.position) as usize),
                     is_whole: whole.is_some(),

@@ -88,11 +88,15 @@ impl PartitionLog {
         Some(KeptBecause::Wanted { age_ms: age_ms(oldest, now_ms), log_bytes: self.size_bytes() })
     }
 
-    fn end_of_oldest(&self) -> i64 {
+    pub(super) fn end_of_oldest(&self) -> i64 {
         self.segments.keys().nth(1).copied().unwrap_or(self.log_end_offset)
     }
 
-    fn delete_oldest_segment(&mut self, reason: DeletionReason, now_ms: i64) -> Result<(), LogError> {
+    pub(super) fn delete_oldest_segment(
+        &mut self,
+        reason: DeletionReason,
+        now_ms: i64,
+    ) -> Result<(), LogError> {
         if self.segments.len() == 1 {
             self.roll(self.log_end_offset, now_ms)?;
         }

@@ -77,7 +77,7 @@ pub fn survey_directory(path: &Path) -> Result<SurveyedDirectory, DirectoryError
             }
             FoundDirectory::ToDelete { path }
             | FoundDirectory::Stray { path }
-            | FoundDirectory::Future { path } => set_aside.push(path),
+            | FoundDirectory::Future { path, .. } => set_aside.push(path),
         }
     }
     Ok(SurveyedDirectory {

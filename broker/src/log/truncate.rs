@@ -81,7 +81,10 @@ impl PartitionLog {
         }
         self.remove_snapshots(|_| true)?;
         let created_ms = 0;
-        let segment = Segment::create(&self.directory, offset, &self.config, created_ms)?;
+        let segment =
+            Segment::create(&self.directory, offset, &self.config, created_ms).inspect_err(|error| {
+                self.stop(format!("nothing is left of the log: {error}"));
+            })?;
         self.segments.insert(offset, segment);
         self.epochs.clear();
         self.write_epochs()?;

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::batch::BatchHeader;
+use super::partition_log::PartitionLog;
 
 /// Producers remembered of one log; beyond, the oldest one is forgotten.
 const PRODUCERS_MAX: usize = 1000;
@@ -59,6 +60,14 @@ impl TurnedAway {
     /// The log knows the producer from now on.
     pub(crate) fn forget(&mut self, producer_id: i64) {
         self.by_producer.remove(&producer_id);
+    }
+}
+
+impl PartitionLog {
+    /// A batch of a producer (id and epoch) was refused before it came here; see the `turned_away` module. `sequence`: of
+    /// its first record.
+    pub fn turn_away(&mut self, producer: (i64, i16), sequence: i32, now_ms: i64) {
+        self.turned_away.note(producer, sequence, now_ms);
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use super::batch::BatchHeader;
 use super::error::AppendError;
+use super::partition_log::PartitionLog;
 
 /// Stands for one verification that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,5 +85,19 @@ impl Verifications {
     /// Forgets verifications that nobody used in `expiration_ms`.
     pub(crate) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         self.by_producer.retain(|_, begun| now_ms.saturating_sub(begun.at_ms) < expiration_ms);
+    }
+}
+
+impl PartitionLog {
+    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here, with the
+    /// sequence of its first record; `None` when a transaction of the producer is open.
+    pub fn begin_verification(
+        &mut self,
+        producer: (i64, i16),
+        sequence: i32,
+        now_ms: i64,
+    ) -> Option<VerificationGuard> {
+        let is_open = self.producers.has_open_transaction(producer.0);
+        (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn each_code(answer: &dyn Any, mut count: impl FnMut(i16)) -> bool {
         DescribeConfigsResponse { results.error_code; }
         AlterConfigsResponse { responses.error_code; }
         IncrementalAlterConfigsResponse { responses.error_code; }
+        AlterReplicaLogDirsResponse { results.partitions.error_code; }
         DescribeLogDirsResponse { error_code; results.error_code; }
         ElectLeadersResponse { error_code; replica_election_results.partition_result.error_code; }
         AlterPartitionReassignmentsResponse { error_code; responses.partitions.error_code; }

@@ -42,7 +42,7 @@ impl Partition {
         records: &Bytes,
         now_ms: i64,
     ) -> FetchStep {
-        let is_full = self.shared.is_exhausted(self.directory) && !records.is_empty();
+        let is_full = self.shared.is_exhausted(self.directory()) && !records.is_empty();
         // Looked at before the lock is taken: readers of this copy do not wait for that.
         let nothing = Bytes::new();
         let batches = FetchedBatches::new(if is_full { &nothing } else { records });

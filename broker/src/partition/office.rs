@@ -94,8 +94,10 @@ impl Partition {
     /// # Errors
     /// A disk error.
     pub(crate) fn sync_created(&self) -> Result<(), StorageError> {
-        let directory = self.with_log(|log| log.directory().to_owned());
-        directory.map_or(Ok(()), |directory| sync_created(&directory))
+        let Some(directory) = self.with_log(|log| log.directory().to_owned()) else { return Ok(()) };
+        let has_moved = || self.with_log(|log| log.directory() != directory) == Some(true);
+        // A copy that has taken its place meanwhile was synced as a whole.
+        sync_created(&directory).or_else(|error| if has_moved() { Ok(()) } else { Err(error) })
     }
 
     /// What an order asked to be written could not be made durable. What reached the disk is unknown, and asking the kernel

@@ -163,6 +163,8 @@ impl Partitions {
         if !error.is_disk_failure() {
             return;
         }
+        // What was read or written there before a replica moved may fail after.
+        let index = self.directory_of(&error.path).unwrap_or(index);
         let directory = &self.directories[index];
         if directory.failed.set(error.to_string()).is_err() {
             return;
@@ -176,9 +178,17 @@ impl Partitions {
         for partition in partitions {
             partition.lose_log(&error);
         }
+        self.drop_moves_to(index);
         if self.directories.iter().all(|directory| directory.failed.get().is_some()) {
             self.all_failed.notify_one();
         }
+    }
+
+    /// The log directory that holds a file.
+    fn directory_of(&self, path: &Path) -> Option<usize> {
+        let holds = |index: &usize| path.starts_with(&self.directories[*index].path);
+        let holding = (0..self.directories.len()).filter(holds);
+        holding.max_by_key(|index| self.directories[*index].path.components().count())
     }
 
     /// Ends when no directory is left.

@@ -13,6 +13,7 @@ use zurau_common::id::{TopicId, TopicPartition};
 
 use super::Partitions;
 use super::progress::{DirectoryCounters, LoadingProgress};
+use super::twice::{Found, Remains};
 use crate::log::{FoundDirectory, PartitionLog, bytes_to_recover};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
@@ -44,7 +45,7 @@ impl Partitions {
     /// # Errors
     /// A log directory cannot be listed.
     pub(crate) fn load(&self, threads: usize, progress: &LoadingProgress) -> anyhow::Result<Loaded> {
-        let (jobs, counters) = self.plan_loading()?;
+        let (jobs, counters, remains) = self.plan_loading()?;
         let total = jobs.len();
         let counters = progress.begin(counters);
         let jobs = Mutex::new(jobs);
@@ -70,33 +71,45 @@ impl Partitions {
             }
         });
         let loaded = loaded.into_inner();
+        self.settle_remains(remains);
         info!(partitions = loaded.partitions, unclean = loaded.unclean.len(), "logs are loaded");
         Ok(loaded)
     }
 
-    /// What there is to open, and how much of it there is in each directory. Removes what was to be deleted.
-    fn plan_loading(&self) -> anyhow::Result<(VecDeque<Job>, Vec<DirectoryCounters>)> {
-        let mut jobs = VecDeque::new();
-        let mut counters = Vec::new();
+    /// What there is to open, how much of it there is in each directory, and what is to be looked at afterwards. Removes what
+    /// was to be deleted.
+    fn plan_loading(&self) -> anyhow::Result<(VecDeque<Job>, Vec<DirectoryCounters>, Remains)> {
+        let mut found: Vec<Found> = Vec::new();
+        let mut remains = Remains::default();
         for (index, directory) in self.directories.iter().enumerate() {
-            let opened = directory.opened.lock();
-            let before = jobs.len();
-            let mut bytes = 0;
-            for found in opened.list()? {
-                match found {
-                    FoundDirectory::Partition { partition, path } => {
-                        // What cannot be looked at is reported when it is opened.
-                        bytes += bytes_to_recover(&path, opened.open_mode(&partition)).unwrap_or(0);
-                        jobs.push_back(Job { directory: index, partition, path });
+            for one in directory.opened.lock().list()? {
+                match one {
+                    FoundDirectory::Partition { partition, path } => found.push((partition, index, path)),
+                    FoundDirectory::Future { partition, path } => {
+                        remains.copies.push((partition, index, path));
                     }
-                    // A2; A3, A4.
+                    // A2; A3.
                     FoundDirectory::ToDelete { path } => remove(&path),
-                    FoundDirectory::Stray { .. } | FoundDirectory::Future { .. } => {}
+                    FoundDirectory::Stray { .. } => {}
                 }
             }
-            counters.push(DirectoryCounters::new(&directory.path, jobs.len() - before, bytes));
         }
-        Ok((jobs, counters))
+        // A9.
+        remains.second = self.second_ones(&found)?;
+        found.retain(|one| !remains.second.contains(one));
+        let mut logs = vec![0; self.directories.len()];
+        let mut bytes = vec![0; self.directories.len()];
+        let jobs = found.into_iter().map(|(partition, directory, path)| {
+            let mode = self.directories[directory].opened.lock().open_mode(&partition);
+            logs[directory] += 1;
+            // What cannot be looked at is reported when it is opened.
+            bytes[directory] += bytes_to_recover(&path, mode).unwrap_or(0);
+            Job { directory, partition, path }
+        });
+        let jobs = jobs.collect();
+        let counters = self.directories.iter().zip(logs.into_iter().zip(bytes));
+        let counters = counters.map(|(home, (logs, bytes))| DirectoryCounters::new(&home.path, logs, bytes));
+        Ok((jobs, counters.collect(), remains))
     }
 
     fn load_one(&self, job: &Job, counters: &DirectoryCounters, loaded: &Mutex<Loaded>) {
@@ -180,7 +193,8 @@ impl Partitions {
         // A directory that went offline is left as it is; its logs are not open any more.
         let online = self.all().into_iter().filter(|partition| !self.has_failed(partition.directory()));
         let partitions = Mutex::new(online.collect::<Vec<_>>());
-        let closing = Mutex::new(Closing { failed: vec![None; self.directories.len()], closed: Vec::new() });
+        let closing = Closing { failed: self.close_copies(), closed: Vec::new() };
+        let closing = Mutex::new(closing);
         std::thread::scope(|scope| {
             for _ in 0..CLOSING_THREADS {
                 scope.spawn(|| {
@@ -218,6 +232,31 @@ impl Partitions {
             None => Ok(()),
             Some(reason) => Err(anyhow::anyhow!("a log was not closed cleanly: {reason}")),
         }
+    }
+}
+
+impl Partitions {
+    /// Closes the copies of replicas that are moving. For each directory the reason why it gets no clean mark.
+    fn close_copies(&self) -> Vec<Option<String>> {
+        let mut failed = vec![None; self.directories.len()];
+        for partition in self.all() {
+            let Some(future) = partition.take_future() else { continue };
+            if self.has_failed(future.directory) {
+                continue;
+            }
+            let ends = (future.log.log_start_offset(), future.log.log_end_offset());
+            match future.log.close() {
+                Ok(()) => {
+                    let checkpoints = &mut self.directories[future.directory].opened.lock().checkpoints;
+                    checkpoints.log_starts.set(partition.id(), ends.0);
+                    checkpoints.recovery_points.set(partition.id(), ends.1);
+                }
+                Err(reason) => {
+                    failed[future.directory] = Some(format!("a copy of {}: {reason}", partition.id()));
+                }
+            }
+        }
+        failed
     }
 }
 

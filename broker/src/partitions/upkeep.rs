@@ -32,6 +32,13 @@ impl Partitions {
                 checkpoints.log_starts.set(name, log_start);
             }
         }
+        for partition in self.all() {
+            if let Some(future) = partition.future() {
+                let checkpoints = &mut self.directories[future.directory].opened.lock().checkpoints;
+                checkpoints.recovery_points.set(partition.id(), future.recovery_point);
+                checkpoints.log_starts.set(partition.id(), future.log_start_offset);
+            }
+        }
         self.write_checkpoints(|checkpoints| {
             checkpoints.recovery_points.write().and_then(|()| checkpoints.log_starts.write())
         });

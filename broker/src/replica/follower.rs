@@ -7,6 +7,8 @@
 //! OffsetsForLeaderEpoch: in each epoch it first asks where the epoch of its last record ends, cuts, and asks again until
 //! the answer names an epoch that it has; only then it fetches.
 
+use std::ops::Range;
+
 use zurau_common::config::TruncationPath;
 use zurau_common::id::{BrokerId, LeaderEpoch};
 use zurau_common::rejection::Rejection;
@@ -102,11 +104,12 @@ impl Follower {
         if !same_question && !diverging {
             return FollowerAction::Ignore;
         }
+        let own = current.log_start..current.offset;
         match outcome {
             FetchedOutcome::Records { high_watermark, log_start } => {
                 FollowerAction::Append { high_watermark, log_start }
             }
-            FetchedOutcome::Diverging(leader_end) => match truncation_end(current, leader_end, own_end_of) {
+            FetchedOutcome::Diverging(leader_end) => match truncation_end(own, leader_end, own_end_of) {
                 Some(end) => FollowerAction::Truncate { end, agrees: false },
                 None => FollowerAction::AskLeaderStart,
             },
@@ -116,7 +119,7 @@ impl Follower {
             }
             FetchedOutcome::EpochEnd(leader_end) => {
                 let agrees = knows_epoch(leader_end, &own_end_of) || !holds(Rule::EpochsAgree);
-                match truncation_end(current, leader_end, own_end_of) {
+                match truncation_end(own, leader_end, own_end_of) {
                     Some(end) => FollowerAction::Truncate { end, agrees },
                     None => FollowerAction::AskLeaderStart,
                 }
@@ -148,13 +151,13 @@ fn knows_epoch(leader_end: EpochEndOffset, own_end_of: impl Fn(i32) -> EpochEndO
     own_end.leader_epoch == leader_end.leader_epoch || own_end.leader_epoch < 0
 }
 
-/// Where to cut, from both histories (KIP-279): the last offset that both logs can share. `None` when the leader has no
-/// history that helps, so nothing is cut.
+/// Where to cut a log with the offsets `own`, from both histories (KIP-279): the last offset that both logs can share.
+/// `None` when the leader has no history that helps, so nothing is cut.
 ///
 /// `leader_end` answers for the follower's last epoch, through Fetch or OffsetsForLeaderEpoch alike. When the leader
 /// knows an older epoch instead, the follower cuts to its own end of that epoch at most, and asks again.
 pub fn truncation_end(
-    current: FetchPosition,
+    own: Range<i64>,
     leader_end: EpochEndOffset,
     own_end_of: impl Fn(i32) -> EpochEndOffset,
 ) -> Option<i64> {
@@ -169,7 +172,7 @@ pub fn truncation_end(
         // Every own record is of a newer epoch than the leader's: nothing is shared above the leader's end.
         false => leader_end.end_offset,
     };
-    Some(end.min(current.offset).max(current.log_start))
+    Some(end.min(own.end).max(own.start))
 }
 
 #[cfg(test)]
@@ -217,7 +220,7 @@ mod tests {
         ];
         for ((leader_epoch, end_offset), expected) in rows {
             let answer = EpochEndOffset { leader_epoch, end_offset };
-            let end = truncation_end(position(30, 3), answer, lookup(&own, 30));
+            let end = truncation_end(0..30, answer, lookup(&own, 30));
             assert_eq!(end, expected, "{answer:?}");
         }
     }
@@ -397,7 +400,7 @@ mod tests {
                     break;
                 }
                 let own_history = history(&own);
-                let end = truncation_end(position(own.len() as i64, last), answer, lookup(&own_history, own.len() as i64));
+                let end = truncation_end(0..own.len() as i64, answer, lookup(&own_history, own.len() as i64));
                 own.truncate(end.unwrap_or(own.len() as i64) as usize);
             }
             proptest::prop_assert_eq!(own, prefix);

@@ -1,7 +1,7 @@
 //! The replica of one partition on one broker: a synchronous core without clock, disk, network or ZooKeeper. Read in
 //! this order: `progress` (one follower), `isr` (stored, proposed, possible), `leader`, `follower`, here the role and the
 //! acceptance of what the controller says (M4, F5), `steps` (replica and log together), and what is written into
-//! ZooKeeper: `take_over` and `storing`.
+//! ZooKeeper: `take_over` and `storing`. `copying` is how a copy in another log directory follows the replica's log.
 
 pub mod progress;
 
@@ -16,6 +16,8 @@ pub mod steps;
 pub mod take_over;
 
 pub mod storing;
+
+pub(crate) mod copying;
 
 pub(crate) mod selector;
 

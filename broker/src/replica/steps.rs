@@ -61,7 +61,7 @@ pub fn fetch_position(replica: &Replica, log: &impl ReplicaLog) -> Option<FetchP
 }
 
 /// The epoch of the last record; an epoch that was begun without a record has been fetched from nobody.
-fn last_epoch(log: &impl ReplicaLog) -> i32 {
+pub(super) fn last_epoch(log: &impl ReplicaLog) -> i32 {
     if log.log_end_offset() == log.log_start_offset() {
         return -1;
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::BrokerContext;
 use crate::metrics::watch_remote_ends;
-use crate::partitions::{run_cleaner, space_marks};
+use crate::partitions::{run_cleaner, run_moves, space_marks};
 use crate::topics_at_start::create_topics_at_start;
 
 /// How often logs are looked at that are due for a sync; most are never.
@@ -66,4 +66,5 @@ pub(super) fn spawn(context: &Arc<BrokerContext>, data: &Handle, stopping: &Canc
         context.partitions.remove_old_strays(context.config.stray_retention);
     });
     data.spawn(run_cleaner(Arc::clone(context), stopping.clone()));
+    data.spawn(run_moves(Arc::clone(context), stopping.clone()));
 }

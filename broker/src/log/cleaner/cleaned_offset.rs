@@ -22,6 +22,13 @@ pub(crate) struct CleanedOffset {
     restart: Option<i64>,
 }
 
+impl CleanedOffset {
+    /// For a log directory whose checkpoint says so already.
+    pub(crate) fn without_restart(self) -> Self {
+        Self { restart: None, ..self }
+    }
+}
+
 impl PartitionLog {
     /// Everything below was compacted; 0 when nothing was. What `cleaner-offset-checkpoint` is to say.
     pub fn cleaned_offset(&self) -> i64 {

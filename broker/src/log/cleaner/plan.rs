@@ -49,7 +49,7 @@ impl CleaningPlan {
 impl PartitionLog {
     /// How much the log needs compaction; `None` when its policy does not ask for it or nothing may be cleaned.
     pub(crate) fn dirtiness(&mut self, now_ms: i64) -> Result<Option<Dirtiness>, StorageError> {
-        if !self.config.cleanup_policy.compact || self.stopped.is_some() {
+        if !self.config.cleanup_policy.compact || self.stopped.is_some() || self.compaction_paused {
             return Ok(None);
         }
         let cleanable = self.cleanable(now_ms)?;
@@ -59,6 +59,9 @@ impl PartitionLog {
 
     /// `None` when nothing may be cleaned now.
     pub(crate) fn cleaning_plan(&mut self, now_ms: i64) -> Result<Option<CleaningPlan>, StorageError> {
+        if self.compaction_paused {
+            return Ok(None);
+        }
         let facts = self.cleanable(now_ms)?;
         let first_dirty_offset = self.first_dirty_offset();
         if self.stopped.is_some() || facts.last().is_none_or(|last| last.end_offset <= first_dirty_offset) {
