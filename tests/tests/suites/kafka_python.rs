@@ -19,10 +19,7 @@ const SUITE: Suite = Suite {
     setting: "its integration tests but those of TLS, one broker",
 };
 const LIMIT: Duration = Duration::from_secs(500);
-const GAPS: [Gap; 2] = [
-    Gap { test: "test_create_describe_delete_acls", missing: "ACLs" },
-    Gap { test: "test_alter_replica_log_dirs", missing: "AlterReplicaLogDirs" },
-];
+const GAPS: [Gap; 1] = [Gap { test: "test_create_describe_delete_acls", missing: "ACLs" }];
 
 #[test]
 fn kafka_python() {
