@@ -72,19 +72,7 @@ impl PartitionLog {
                 files.push((file.path(), file.get()?));
             }
         }
-        let (snapshots, directory) = self.unsynced_names();
-        let records = self.unflushed_records;
-        Ok(Some(FlushPlan {
-            log: Arc::clone(&self.identity),
-            epochs: self.missing_epochs(),
-            files,
-            snapshots,
-            directory,
-            directory_changes: self.directory_changes,
-            up_to: self.log_end_offset,
-            records,
-            truncations: self.truncations,
-        }))
+        Ok(Some(self.plan(files, self.log_end_offset, self.unflushed_records)))
     }
 
     /// Plans to sync the segments that take no more appends, if any of them is not synced yet; call it now and then,
@@ -101,18 +89,23 @@ impl PartitionLog {
                 files.push((file.path(), file.get()?));
             }
         }
+        Ok(Some(self.plan(files, active_base, 0)))
+    }
+
+    /// A sync of `files`, and of what else has to be on disk before the recovery point is `up_to`.
+    fn plan(&mut self, files: Vec<(PathBuf, Arc<File>)>, up_to: i64, records: i64) -> FlushPlan {
         let (snapshots, directory) = self.unsynced_names();
-        Ok(Some(FlushPlan {
+        FlushPlan {
             log: Arc::clone(&self.identity),
             epochs: self.missing_epochs(),
             files,
             snapshots,
             directory,
             directory_changes: self.directory_changes,
-            up_to: active_base,
-            records: 0,
+            up_to,
+            records,
             truncations: self.truncations,
-        }))
+        }
     }
 
     /// Snapshots and directory entries that are not known to be on disk. What a plan under way syncs is planned again: the
