@@ -77,7 +77,12 @@ impl ReadPlan {
     /// For reading part by part: exactly [`Self::len`] bytes. `None` when there is nothing to read, or when where the last
     /// batch ends is not known before reading.
     pub(crate) fn stream(&self) -> Option<RecordStream> {
-        self.slice.clone().filter(|slice| slice.is_whole).map(RecordStream::new)
+        self.slice.as_ref().filter(|slice| slice.is_whole).cloned().map(RecordStream::new)
+    }
+
+    /// Whether there is a [`Self::stream`].
+    pub(crate) fn can_be_streamed(&self) -> bool {
+        self.slice.as_ref().is_some_and(|slice| slice.is_whole)
     }
 }
 

@@ -31,7 +31,7 @@ use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Reply, Starting, ready};
 use crate::context::BrokerContext;
 use crate::fetch_waiter::FetchWaiter;
-use crate::log::{ReadPlan, RecordStream, STREAMED_FROM_BYTES};
+use crate::log::{ReadPlan, STREAMED_FROM_BYTES};
 use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
 use crate::replica::selector::nearest;
 
@@ -190,7 +190,7 @@ impl Job {
     /// Small reads come from the page cache, as the end of a log does. A large one may be an old part of the log and
     /// wait for the disk, and must not hold up a thread that serves others.
     async fn finish(self, reads: Vec<Read>) -> Frame {
-        let read_now = |plan: &ReadPlan| if self.stream(plan).is_some() { 0 } else { plan.len() };
+        let read_now = |plan: &ReadPlan| if self.is_streamed(plan) { 0 } else { plan.len() };
         let planned: usize = reads.iter().flatten().map(|(_, answer)| read_now(&answer.plan)).sum();
         if planned <= READ_AT_ONCE_BYTES_MAX {
             return self.answer(reads);
@@ -283,10 +283,9 @@ impl Job {
         reads.is_empty() || self.bytes_min <= bytes
     }
 
-    /// Reading of the records while the answer is written, for those that are worth it.
-    fn stream(&self, plan: &ReadPlan) -> Option<RecordStream> {
-        let worth_it = STREAMED_FROM_BYTES <= plan.len() && ZSTD_FROM <= self.reply.api_version;
-        if worth_it { plan.stream() } else { None }
+    /// Whether the records are worth being read while the answer is written.
+    fn is_streamed(&self, plan: &ReadPlan) -> bool {
+        STREAMED_FROM_BYTES <= plan.len() && ZSTD_FROM <= self.reply.api_version && plan.can_be_streamed()
     }
 
     /// Reads the records, or begins to. The leadership is checked afterwards, and again after each part: what was read
@@ -300,7 +299,9 @@ impl Job {
         let epoch = answer.leader_epoch;
         let records = if answer.plan.is_empty() {
             Records::NONE
-        } else if let Some(records) = self.stream(&answer.plan) {
+        } else if self.is_streamed(&answer.plan)
+            && let Some(records) = answer.plan.stream()
+        {
             Records::Stream(Box::new(ServedRecords::new(Arc::clone(partition), epoch, records)))
         } else {
             let read = answer.plan.read();
