@@ -98,7 +98,7 @@ struct Written {
 async fn append_silently(call: &Call, request: ProduceRequest, verified: &Verified) -> Answer {
     let outcomes = append_all(call, request, Acks::None, verified).await;
     // There is no answer to hold back: the connection is not read meanwhile.
-    tokio::time::sleep(throttle(&outcomes)).await;
+    hold_back(throttle(&outcomes)).await;
     let failed = outcomes.iter().find_map(|outcome| {
         let rejection = outcome.result.as_ref().err()?.rejection;
         Some(format!("produce with acks=0 to {}-{} failed: {rejection}", outcome.topic, outcome.partition))
@@ -129,11 +129,18 @@ fn wait_and_answer(call: Call, mut outcomes: Vec<Outcome>, deadline: Instant) ->
     Answer::Later(Box::pin(async move {
         let throttle = throttle(&outcomes);
         wait_for_commits(&mut outcomes, deadline).await;
-        tokio::time::sleep(throttle).await;
+        hold_back(throttle).await;
         let image = context.metadata.image();
         let response = respond(&outcomes, &image, &connection.listener.0, reply.api_version);
         reply.later(&response, &connection)
     }))
+}
+
+/// A sleep of no time would still wait for the timer's next millisecond.
+async fn hold_back(throttle: Duration) {
+    if !throttle.is_zero() {
+        tokio::time::sleep(throttle).await;
+    }
 }
 
 /// The longest that any partition of the request asks for.
@@ -324,6 +331,7 @@ fn refuse(
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 
     use super::*;
@@ -335,6 +343,15 @@ mod tests {
         let record_errors = vec![RecordError { batch_index: 2, message: "no key".to_owned() }];
         let refused = ProduceRejection { rejection, message: Some("why".to_owned()), record_errors };
         Outcome { topic: topic.into(), partition: 0, result: Err(refused) }
+    }
+
+    /// Each answer would leave a millisecond later, and those behind it on the connection too.
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_throttled_waits_for_the_clock() {
+        let before = Instant::now();
+        assert!(hold_back(Duration::ZERO).now_or_never().is_some());
+        hold_back(Duration::from_millis(7)).await;
+        assert!(Duration::from_millis(7) <= before.elapsed());
     }
 
     #[test]
