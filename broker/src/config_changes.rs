@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zurau_common::config::{BrokerConfig, Dynamic, Kind, Settings, TopicConfig, find_key, find_topic_key};
+use zurau_common::config::{
+    BrokerConfig, Dynamic, GroupConfig, Kind, Settings, TopicConfig, find_key, find_topic_key,
+};
 use zurau_common::id::{BrokerId, TopicName, topic_name_problem};
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::znode::{DEFAULT_ENTITY, Znode};
 
+use crate::groups::GroupId;
 use crate::topic_plan::Refusal;
 
 /// Resource types of the wire.
 pub(crate) const RESOURCE_TOPIC: i8 = 2;
 pub(crate) const RESOURCE_BROKER: i8 = 4;
+pub(crate) const RESOURCE_GROUP: i8 = 32;
 
 /// Whose configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,11 +23,13 @@ pub(crate) enum Resource {
     Topic(TopicName),
     /// `None`: the default of all brokers.
     Broker(Option<BrokerId>),
+    /// Whether there is such a group yet, or not (as in Kafka).
+    Group(GroupId),
 }
 
 impl Resource {
     /// # Errors
-    /// Another type, a topic name that cannot be, another broker than `own`.
+    /// Another type, a topic name that cannot be, another broker than `own`, a group without an id.
     pub(crate) fn parse(resource_type: i8, name: &str, own: BrokerId) -> Result<Self, Refusal> {
         match (resource_type, name) {
             (RESOURCE_TOPIC, name) => match topic_name_problem(name) {
@@ -37,8 +43,13 @@ impl Resource {
                     format!("this is broker {own}; ask broker '{name}' itself, or name none for all");
                 Err(Refusal::new(Rejection::InvalidRequest, message))
             }
+            (RESOURCE_GROUP, "") => {
+                Err(Refusal::new(Rejection::InvalidRequest, "the group's id must not be empty"))
+            }
+            (RESOURCE_GROUP, name) => Ok(Self::Group(name.into())),
             (other, _) => {
-                let message = format!("resource type {other} has no configuration here; 2 topic, 4 broker");
+                let message =
+                    format!("resource type {other} has no configuration here; 2 topic, 4 broker, 32 group");
                 Err(Refusal::new(Rejection::InvalidRequest, message))
             }
         }
@@ -48,6 +59,7 @@ impl Resource {
     pub(crate) fn znode(&self) -> Znode {
         match self {
             Self::Topic(topic) => Znode::TopicConfig(topic.clone()),
+            Self::Group(group) => Znode::GroupConfig(group.clone()),
             Self::Broker(id) => {
                 Znode::BrokerConfig(id.map_or_else(|| DEFAULT_ENTITY.to_owned(), |id| id.to_string()))
             }
@@ -143,6 +155,9 @@ pub(crate) fn check(
     match resource {
         Resource::Topic(_) => {
             TopicConfig::resolve(config, entries).map_err(|error| invalid(error.to_string()))?;
+        }
+        Resource::Group(_) => {
+            GroupConfig::resolve(config, entries).map_err(|error| invalid(error.to_string()))?;
         }
         Resource::Broker(id) => {
             for key in entries.keys() {
@@ -245,7 +260,11 @@ mod tests {
         let config = BrokerConfig::from_pairs([("broker.id", "1")]).unwrap();
         let topic = Resource::Topic("t".into());
         let (one, all) = (Resource::Broker(Some(BrokerId(1))), Resource::Broker(None));
-        let rows: [(&Resource, &str, &str, i16); 8] = [
+        let group = Resource::Group("g".into());
+        let rows: [(&Resource, &str, &str, i16); 11] = [
+            (&group, "consumer.session.timeout.ms", "50000", 0),
+            (&group, "consumer.session.timeout.ms", "5", 40),
+            (&group, "retention.ms", "5", 40),
             (&topic, "retention.ms", "5", 0),
             (&topic, "retention.ms", "soon", 40),
             (&topic, "log.retention.ms", "5", 40),
@@ -295,10 +314,19 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_topics_and_this_broker() {
+    fn resources_are_topics_this_broker_and_groups() {
         let own = BrokerId(3);
-        let rows =
-            [(2, "t", 0), (2, "a b", 17), (4, "3", 0), (4, "", 0), (4, "4", 42), (8, "3", 42), (9, "x", 42)];
+        let rows = [
+            (2, "t", 0),
+            (2, "a b", 17),
+            (4, "3", 0),
+            (4, "", 0),
+            (4, "4", 42),
+            (8, "3", 42),
+            (9, "x", 42),
+            (32, "a/b", 0),
+            (32, "", 42),
+        ];
         for (resource_type, name, code) in rows {
             let parsed = Resource::parse(resource_type, name, own);
             assert_eq!(
@@ -308,5 +336,6 @@ mod tests {
             );
         }
         assert_eq!(Resource::Broker(None).znode().path(), "/config/brokers/<default>");
+        assert_eq!(Resource::Group("a/b".into()).znode().path(), "/config/groups/a%2Fb");
     }
 }

@@ -53,11 +53,13 @@ impl BrokerContext {
         control: ControlPlane,
     ) -> Self {
         let metadata = Arc::<SharedMetadata>::default();
+        let topic_configs = TopicConfigs::new(config.clone());
+        let group_configs = Arc::clone(&topic_configs.groups);
         Self {
             fetch_sessions: FetchSessions::new(config.max_incremental_fetch_session_cache_slots),
-            groups: GroupCoordinator::new(&config.settings, Arc::clone(&metadata)),
+            groups: GroupCoordinator::new(&config.settings, Arc::clone(&metadata), group_configs),
             transactions: TransactionCoordinator::new(&config.settings),
-            topic_configs: TopicConfigs::new(config.clone()),
+            topic_configs,
             config,
             shared,
             partitions,

@@ -32,6 +32,7 @@ mod transactions;
 mod config_changes;
 mod context;
 mod disk_space;
+mod group_configs;
 mod handlers;
 mod health;
 mod metadata;

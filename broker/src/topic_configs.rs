@@ -1,5 +1,6 @@
 //! The configuration of every topic as it is in force: the broker's defaults, what `/config/brokers` changes of them,
-//! what `/config/topics` sets. Follows the znodes; one that cannot be used is reported and changes nothing.
+//! what `/config/topics` sets. Follows the znodes, also those of `/config/groups` for `group_configs`; one that cannot be
+//! used is reported and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +15,11 @@ use zurau_common::zk::config::decode_config;
 use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::watch::TreeEvent;
-use zurau_common::zk::znode::{BROKER_CONFIGS, DEFAULT_ENTITY, TOPIC_CONFIGS, Znode};
+use zurau_common::zk::znode::{
+    BROKER_CONFIGS, DEFAULT_ENTITY, GROUP_CONFIGS, TOPIC_CONFIGS, Znode, group_in_path,
+};
+
+use crate::group_configs::GroupConfigs;
 
 const READ_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -24,6 +29,7 @@ type Entries = BTreeMap<String, String>;
 #[derive(Debug)]
 pub(crate) struct TopicConfigs {
     state: RwLock<State>,
+    pub(crate) groups: Arc<GroupConfigs>,
     changes: watch::Sender<u64>,
 }
 
@@ -56,6 +62,7 @@ pub(crate) enum Changed {
 impl TopicConfigs {
     pub(crate) fn new(config: BrokerConfig) -> Self {
         let default = Arc::new(config.topic_defaults.clone());
+        let groups = Arc::new(GroupConfigs::new(config.clone()));
         let state = State {
             broker: Arc::new(config.clone()),
             started_with: config,
@@ -64,7 +71,7 @@ impl TopicConfigs {
             default,
             topics: HashMap::new(),
         };
-        Self { state: RwLock::new(state), changes: watch::Sender::new(0) }
+        Self { state: RwLock::new(state), groups, changes: watch::Sender::new(0) }
     }
 
     /// The configuration in force of a topic, whether it sets anything or not.
@@ -118,7 +125,9 @@ impl TopicConfigs {
         let state = self.state.read();
         let own = Znode::BrokerConfig(state.started_with.broker_id.to_string());
         let brokers = [own, Znode::BrokerConfig(DEFAULT_ENTITY.to_owned())];
-        state.topics.keys().map(|topic| Znode::TopicConfig(topic.clone())).chain(brokers).collect()
+        let topics = state.topics.keys().map(|topic| Znode::TopicConfig(topic.clone()));
+        let groups = self.groups.known().into_iter().map(Znode::GroupConfig);
+        topics.chain(groups).chain(brokers).collect()
     }
 
     /// Takes over what a znode holds; `None` when it does not exist.
@@ -136,6 +145,11 @@ impl TopicConfigs {
                 state.set_topic(topic, entries).then(|| Changed::Topic(topic.clone()))
             }
             Znode::BrokerConfig(name) => state.set_broker(name, entries).then_some(Changed::Everything),
+            // Coordinators look for themselves.
+            Znode::GroupConfig(group) => {
+                self.groups.set(group, entries);
+                None
+            }
             _ => None,
         };
         drop(state);
@@ -236,18 +250,36 @@ async fn read_event(
 ) -> Result<Vec<(Znode, Option<Vec<u8>>)>, ReadError> {
     let mut wanted = known;
     match event {
-        TreeEvent::Dirty(paths) => wanted.extend(paths.iter().filter_map(|path| Znode::parse(path))),
+        TreeEvent::Dirty(paths) => wanted.extend(paths.iter().filter_map(|path| parse(path))),
         TreeEvent::Reset => {
-            for parent in [BROKER_CONFIGS, TOPIC_CONFIGS] {
+            for parent in [BROKER_CONFIGS, TOPIC_CONFIGS, GROUP_CONFIGS] {
                 let children = zookeeper.children(parent).await?.unwrap_or_default();
-                wanted.extend(children.iter().filter_map(|child| Znode::parse(&format!("{parent}/{child}"))));
+                wanted.extend(children.iter().filter_map(|child| parse(&format!("{parent}/{child}"))));
             }
         }
     }
-    wanted.retain(|znode| matches!(znode, Znode::TopicConfig(_) | Znode::BrokerConfig(_)));
+    let is_config = |znode: &Znode| {
+        matches!(znode, Znode::TopicConfig(_) | Znode::BrokerConfig(_) | Znode::GroupConfig(_))
+    };
+    wanted.retain(is_config);
     let paths: Vec<String> = wanted.iter().map(Znode::path).collect();
     let nodes = zookeeper.get_many(&paths).await?;
     Ok(wanted.into_iter().zip(nodes.into_iter().map(|node| node.map(|node| node.data))).collect())
+}
+
+/// A znode whose name cannot be a group's is told of: somebody wants something of it.
+fn parse(path: &str) -> Option<Znode> {
+    let parsed = Znode::parse(path);
+    if parsed.is_none()
+        && let Some(name) = path.strip_prefix(GROUP_CONFIGS).and_then(|rest| rest.strip_prefix('/'))
+    {
+        let wanted = group_in_path(name);
+        warn!(
+            znode = path,
+            "configuration ignored: this is not how a group's id is written; '{name}' is {wanted}"
+        );
+    }
+    parsed
 }
 
 #[cfg(test)]
@@ -288,6 +320,23 @@ mod tests {
         assert_eq!(configs.get("t").min_insync_replicas, 2);
         assert_eq!(configs.apply(&topic, Some(b"not json")), None);
         assert_eq!(configs.get("t").min_insync_replicas, 2);
+    }
+
+    #[test]
+    fn groups_are_followed_and_known_when_everything_is_read_again() {
+        let configs = configs();
+        let group = || Znode::GroupConfig("g".into());
+        assert_eq!(set(&configs, group(), &[("consumer.session.timeout.ms", "50000")]), None);
+        assert_eq!(configs.groups.in_force()["g"].consumer_session_timeout_ms, 50_000);
+        assert_eq!(configs.apply(&group(), Some(b"50000")), None);
+        assert_eq!(
+            configs.groups.in_force()["g"].consumer_session_timeout_ms,
+            50_000,
+            "damaged: nothing changes"
+        );
+        assert!(configs.known_znodes().contains(&group()), "else nobody would see that it is gone");
+        configs.apply(&group(), None);
+        assert!(configs.groups.in_force().is_empty());
     }
 
     #[test]

@@ -210,7 +210,7 @@ fn source(code: i8) -> &'static str {
         3 => "DYNAMIC_DEFAULT_BROKER_CONFIG",
         4 => "STATIC_BROKER_CONFIG",
         5 => "DEFAULT_CONFIG",
-        8 => "GROUP_CONFIG",
+        8 => "DYNAMIC_GROUP_CONFIG",
         _ => "UNKNOWN",
     }
 }
@@ -354,7 +354,11 @@ async fn describe(
 /// # Errors
 /// No broker answers, or the resource is refused.
 pub(crate) async fn own_keys(client: &mut Client, resource: &Resource, keys: &[&str]) -> Result<Vec<String>> {
-    let own = source(if matches!(resource, Resource::Broker(_)) { 2 } else { 1 });
+    let own = source(match resource {
+        Resource::Topic(_) => 1,
+        Resource::Broker(_) => 2,
+        Resource::Group(_) => 8,
+    });
     let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
     let entries = describe_one(client, resource, &keys).await?;
     Ok(entries.into_iter().filter(|entry| entry.source == own).map(|entry| entry.name).collect())

@@ -49,6 +49,7 @@ pub(crate) fn fact_of(znode: Znode, node: Option<&Node>) -> Option<Fact> {
             Fact::UncleanElectionDefault { enabled: node.and_then(unclean_election) }
         }
         Znode::BrokerConfig(_)
+        | Znode::GroupConfig(_)
         | Znode::Lease(_)
         | Znode::Controller
         | Znode::ControllerEpoch

@@ -44,7 +44,7 @@ use super::world::{World, eventually};
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::metadata::tests::{id, topic, update};
 
-const OFFSETS: &str = "__consumer_offsets";
+pub(super) const OFFSETS: &str = "__consumer_offsets";
 const VERIFICATION: &str = "transaction.partition.verification.enable";
 
 /// Answers AddPartitionsToTxn with one code after the other, then with 0; each answer takes a permit.
@@ -102,7 +102,7 @@ impl RequestHandler for Coordinator {
 }
 
 /// All brokers know the topics, each with one partition led by 1, and that broker 9 coordinates transactions.
-fn publish(world: &World, coordinator_port: u16) {
+pub(super) fn publish(world: &World, coordinator_port: u16) {
     let broker = |number: i32, port: u16| {
         let endpoint = UpdateMetadataEndpoint::default()
             .with_host("127.0.0.1".into())

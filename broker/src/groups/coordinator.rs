@@ -18,6 +18,7 @@ use super::shard::Shard;
 use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
 use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, WriteSettings, setting};
+use crate::group_configs::GroupConfigs;
 use crate::log::Marker;
 use crate::partition::Acks;
 use crate::shared_metadata::SharedMetadata;
@@ -27,6 +28,7 @@ use crate::shared_metadata::SharedMetadata;
 pub(crate) struct Groups {
     settings: Arc<GroupSettings>,
     metadata: Arc<SharedMetadata>,
+    configs: Arc<GroupConfigs>,
     write_settings: WriteSettings,
 }
 
@@ -40,8 +42,8 @@ impl Kind for Groups {
     }
 
     async fn serve(&self, office: Office, shard: Shard, mailbox: mpsc::Receiver<Command>) {
-        let metadata = Arc::clone(&self.metadata);
-        Worker::new(office, shard, metadata, self.write_settings).run(mailbox).await;
+        let known = (Arc::clone(&self.metadata), Arc::clone(&self.configs));
+        Worker::new(office, shard, known, self.write_settings).run(mailbox).await;
     }
 }
 
@@ -56,7 +58,11 @@ pub(crate) struct GroupCoordinator {
 }
 
 impl GroupCoordinator {
-    pub(crate) fn new(settings: &Settings, metadata: Arc<SharedMetadata>) -> Self {
+    pub(crate) fn new(
+        settings: &Settings,
+        metadata: Arc<SharedMetadata>,
+        configs: Arc<GroupConfigs>,
+    ) -> Self {
         let minutes: i64 = setting(settings, "offsets.retention.minutes");
         let group_settings = GroupSettings {
             session_timeout_min_ms: setting(settings, "group.min.session.timeout.ms"),
@@ -84,7 +90,7 @@ impl GroupCoordinator {
             },
             compression: setting(settings, "offsets.topic.compression.codec"),
         };
-        let kind = Groups { settings: Arc::new(group_settings), metadata, write_settings };
+        let kind = Groups { settings: Arc::new(group_settings), metadata, configs, write_settings };
         Self {
             offers_consumer_protocol: items(settings, "group.coordinator.rebalance.protocols")
                 .any(|protocol| protocol.trim() == "consumer"),

@@ -12,6 +12,7 @@ use super::records::{GroupId, GroupRecord, MemberId};
 use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Synced, Transaction};
 pub(crate) use crate::coordinator::{Now, WriteId, WriteOutcome};
 use crate::coordinator::{Producer, Timers};
+use crate::group_configs::ConfigsOfGroups;
 use crate::log::Marker;
 use crate::metadata::MetadataImage;
 
@@ -179,6 +180,8 @@ pub(crate) struct Outbox {
     pub(crate) settings: Arc<GroupSettings>,
     /// The topics of the cluster, as this broker knows them.
     pub(crate) topics: Arc<MetadataImage>,
+    /// The groups with a configuration of their own.
+    pub(crate) configs: Arc<ConfigsOfGroups>,
     pub(crate) timers: Timers<Timer>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) writes: HashMap<WriteId, PendingWrite>,
@@ -190,11 +193,25 @@ impl Outbox {
         Self {
             settings,
             topics: Arc::default(),
+            configs: Arc::default(),
             timers: Timers::default(),
             effects: Vec::new(),
             writes: HashMap::new(),
             last_write: 0,
         }
+    }
+
+    /// How long a member of the consumer protocol may be silent, milliseconds.
+    pub(crate) fn consumer_session_timeout_ms(&self, group: &GroupId) -> i64 {
+        self.configs.get(group).map_or(self.settings.consumer_session_timeout_ms, |config| {
+            i64::from(config.consumer_session_timeout_ms)
+        })
+    }
+
+    /// The time between heartbeats that its members are told, milliseconds.
+    pub(crate) fn consumer_heartbeat_interval_ms(&self, group: &GroupId) -> i32 {
+        let own = self.configs.get(group).map(|config| config.consumer_heartbeat_interval_ms);
+        own.unwrap_or(self.settings.consumer_heartbeat_interval_ms)
     }
 
     pub(crate) fn answer(&mut self, reply: ReplyId, answer: Answer) {

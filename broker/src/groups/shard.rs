@@ -20,6 +20,7 @@ use super::request::{
     LeaveRequest, Listing, ReplyId, Request, Summary,
 };
 use crate::coordinator::{Producer, Replay};
+use crate::group_configs::ConfigsOfGroups;
 use crate::log::Marker;
 use crate::metadata::MetadataImage;
 
@@ -130,6 +131,12 @@ impl Shard {
     /// What this broker knows of the topics of the cluster, from now on.
     pub(crate) fn note_topics(&mut self, topics: Arc<MetadataImage>) {
         self.out.topics = topics;
+    }
+
+    /// What single groups are configured with, from now on. A session that runs ends when it would have; the member's next
+    /// heartbeat begins one of the new length, and is told the new time between heartbeats.
+    pub(crate) fn note_configs(&mut self, configs: Arc<ConfigsOfGroups>) {
+        self.out.configs = configs;
     }
 
     /// When [`Event::Tick`] is due, by the clock of [`Now::elapsed_ms`].

@@ -13,6 +13,7 @@ use super::records::{GroupId, GroupRecord};
 use super::request::{Answer, Request, Summary, Transaction};
 use super::shard::{Event, Shard};
 use crate::coordinator::{Office, Producer, Replies, WriteSettings, Writer};
+use crate::group_configs::GroupConfigs;
 use crate::log::Marker;
 use crate::shared::wall_clock_ms;
 use crate::shared_metadata::SharedMetadata;
@@ -54,6 +55,7 @@ pub(crate) struct Worker {
     writer: Writer,
     shard: Shard,
     metadata: Arc<SharedMetadata>,
+    configs: Arc<GroupConfigs>,
     replies: Replies<Answer>,
 }
 
@@ -61,11 +63,11 @@ impl Worker {
     pub(crate) fn new(
         office: Office,
         shard: Shard,
-        metadata: Arc<SharedMetadata>,
+        (metadata, configs): (Arc<SharedMetadata>, Arc<GroupConfigs>),
         settings: WriteSettings,
     ) -> Self {
         let writer = Writer::new(office.clone(), settings);
-        Self { office, writer, shard, metadata, replies: Replies::default() }
+        Self { office, writer, shard, metadata, configs, replies: Replies::default() }
     }
 
     fn now(&self) -> Now {
@@ -76,12 +78,13 @@ impl Worker {
     /// Serves until nobody can send any more, or until it cannot be said what the log holds: then the partition is
     /// loaded again.
     pub(crate) async fn run(mut self, mut mailbox: mpsc::Receiver<Command>) {
+        self.look_around();
         let effects = self.shard.finish_loading(self.now());
         self.carry_out(effects);
         let mut commands = Vec::with_capacity(COMMANDS_AT_ONCE);
         loop {
             let pause = self.pause();
-            self.shard.note_topics(self.metadata.image());
+            self.look_around();
             let effects = tokio::select! {
                 biased;
                 reported = self.writer.next(), if self.writer.is_waiting() => {
@@ -97,7 +100,7 @@ impl Worker {
                     if count == 0 {
                         break;
                     }
-                    self.shard.note_topics(self.metadata.image());
+                    self.look_around();
                     let steps = commands.drain(..).flat_map(|command| self.obey(command));
                     steps.collect()
                 }
@@ -107,6 +110,12 @@ impl Worker {
         }
         let effects = self.shard.abandon();
         self.carry_out(effects);
+    }
+
+    /// What holds outside of the log, for the next step.
+    fn look_around(&mut self) {
+        self.shard.note_topics(self.metadata.image());
+        self.shard.note_configs(self.configs.in_force());
     }
 
     fn pause(&self) -> Duration {

@@ -1,5 +1,5 @@
-//! AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1: set what a topic or the brokers
-//! are configured with, by writing `/config`.
+//! AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1: set what a topic, a group or
+//! the brokers are configured with, by writing `/config`.
 //!
 //! - AlterConfigs replaces everything that was set; the incremental one changes the keys that it names.
 //! - A resource that stands twice in a request is refused.
@@ -15,7 +15,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use tracing::info;
-use zurau_common::config::{describe_broker, describe_topic};
+use zurau_common::config::{describe_broker, describe_group, describe_topic};
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::config::{decode_config, encode_config};
 use zurau_common::zk::op::{Lifetime, MultiError, Node, Op, OpFailure};
@@ -196,6 +196,7 @@ fn in_force(context: &BrokerContext, resource: &Resource, key: &str) -> String {
     let config = context.topic_configs.broker_config();
     let entries = match resource {
         Resource::Topic(_) => describe_topic(&config, &Entries::new()),
+        Resource::Group(_) => describe_group(&config, &Entries::new()),
         Resource::Broker(_) => describe_broker(&config),
     };
     entries.into_iter().find(|entry| entry.name == key).and_then(|entry| entry.value).unwrap_or_default()
@@ -204,6 +205,7 @@ fn in_force(context: &BrokerContext, resource: &Resource, key: &str) -> String {
 async fn wait_for_effect(context: &BrokerContext, resource: &Resource, wanted: &Entries) {
     let effective = context.topic_configs.wait_until(|| match resource {
         Resource::Topic(topic) => *context.topic_configs.overrides(topic) == *wanted,
+        Resource::Group(group) => *context.topic_configs.groups.overrides(group) == *wanted,
         Resource::Broker(id) => {
             let (all, own) = context.topic_configs.broker_overrides();
             *wanted == if id.is_some() { own } else { all }

@@ -1,11 +1,13 @@
-//! DescribeConfigs (32), versions 0-4: what topics and brokers are configured with, and where each value comes from.
+//! DescribeConfigs (32), versions 0-4: what topics, brokers and groups are configured with, and where each value comes from.
 //!
 //! - v0 only says whether a value is the default; v1 names the source and, if asked, everything it shadows; v3 adds
 //!   the type and, if asked, the documentation.
 //! - A broker is described by itself; without a name only what is set for all brokers is listed.
+//! - A group need not exist to have a configuration (KIP-1043 knows it as resource type 32).
 //! - A null or empty list of keys means all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::{
@@ -13,7 +15,7 @@ use kafka_protocol::messages::describe_configs_response::{
 };
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
-use zurau_common::config::{ConfigEntry, ConfigSource, describe_broker, describe_topic};
+use zurau_common::config::{ConfigEntry, ConfigSource, describe_broker, describe_group, describe_topic};
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::config::decode_config;
@@ -22,6 +24,7 @@ use zurau_common::zk::znode::Znode;
 use super::{Call, Starting};
 use crate::config_changes::Resource;
 use crate::context::BrokerContext;
+use crate::groups::GroupId;
 use crate::topic_plan::Refusal;
 
 pub(super) fn start(call: Call) -> Starting {
@@ -57,6 +60,7 @@ async fn describe(
             let overrides = topic_overrides(context, &topic).await?;
             Ok(describe_topic(&config, &overrides))
         }
+        Resource::Group(group) => Ok(describe_group(&config, &group_overrides(context, &group).await)),
         Resource::Broker(Some(_)) => Ok(describe_broker(&config)),
         Resource::Broker(None) => {
             let (all_brokers, _) = context.topic_configs.broker_overrides();
@@ -99,6 +103,20 @@ async fn topic_overrides(
         }
     }
     if known { Ok((*context.topic_configs.overrides(topic)).clone()) } else { Err(unknown()) }
+}
+
+/// As `topic_overrides`.
+async fn group_overrides(context: &BrokerContext, group: &GroupId) -> BTreeMap<String, String> {
+    if let Some(zookeeper) = context.zookeeper.current()
+        && let Ok(node) = zookeeper.get(&Znode::GroupConfig(Arc::clone(group)).path()).await
+    {
+        match node.map(|node| decode_config(&node.data)) {
+            Some(Ok(entries)) => return entries,
+            Some(Err(_)) => {}
+            None => return BTreeMap::new(),
+        }
+    }
+    (*context.topic_configs.groups.overrides(group)).clone()
 }
 
 fn result(

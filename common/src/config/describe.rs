@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::broker::BrokerConfig;
+use super::group::{GROUP_KEYS, GroupKey, value_of};
 use super::keys::{ConfigKey, Dynamic, all_keys, find_key};
 use super::settings::{Origin, Settings};
 use super::topic::{Values, in_topic_units};
@@ -17,6 +18,7 @@ pub enum ConfigSource {
     DynamicDefaultBroker = 3,
     StaticBroker = 4,
     Default = 5,
+    Group = 8,
 }
 
 impl ConfigSource {
@@ -27,6 +29,7 @@ impl ConfigSource {
     fn of(origin: &Origin) -> Self {
         match origin {
             Origin::Topic => Self::Topic,
+            Origin::Group => Self::Group,
             Origin::DynamicBroker => Self::DynamicBroker,
             Origin::DynamicDefault => Self::DynamicDefaultBroker,
             Origin::File { .. } | Origin::Environment { .. } | Origin::Override => Self::StaticBroker,
@@ -115,6 +118,34 @@ fn topic_entry(key: &'static TopicKey, values: &Values<'_>) -> ConfigEntry {
     }
 }
 
+/// All keys of a group that sets `overrides`, in the order of their names. Entries that cannot be used are left out.
+pub fn describe_group(config: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Vec<ConfigEntry> {
+    GROUP_KEYS.iter().map(|key| group_entry(key, &config.settings, overrides)).collect()
+}
+
+fn group_entry(
+    key: &'static GroupKey,
+    settings: &Settings,
+    overrides: &BTreeMap<String, String>,
+) -> ConfigEntry {
+    let (value, origin) = value_of(settings, overrides, key);
+    let own = (origin == Origin::Group).then(|| ConfigSynonym {
+        name: key.name,
+        value: Some(value.clone()),
+        source: ConfigSource::Group,
+    });
+    ConfigEntry {
+        name: key.name,
+        value: Some(value),
+        source: ConfigSource::of(&origin),
+        synonyms: own.into_iter().chain(layers_of(key.synonym, 1, settings)).collect(),
+        type_code: key.kind.wire_code(),
+        doc: key.doc,
+        sensitive: false,
+        read_only: false,
+    }
+}
+
 /// What each source says about a server key, strongest first. One layer per source: within a source the last counts.
 fn layers_of(name: &'static str, factor: i64, settings: &Settings) -> Vec<ConfigSynonym> {
     let key = find_key(name).unwrap_or_else(|| panic!("{name} is no key"));
@@ -170,6 +201,29 @@ mod tests {
         let segment = find(&plain, "segment.bytes");
         assert_eq!((segment.source, segment.type_code, segment.read_only), (ConfigSource::Default, 3, false));
         assert_eq!(lines(find(&plain, "remote.storage.enable")), ["remote.storage.enable=false Default"]);
+    }
+
+    #[test]
+    fn a_group_shows_what_it_sets_over_the_brokers() {
+        let broker = [("broker.id", "1"), ("group.consumer.session.timeout.ms", "50000")];
+        let broker = BrokerConfig::from_pairs(broker).unwrap();
+        let overrides = BTreeMap::from([
+            ("consumer.session.timeout.ms".to_owned(), "46000".to_owned()),
+            ("consumer.heartbeat.interval.ms".to_owned(), "1".to_owned()),
+        ]);
+        let entries = describe_group(&broker, &overrides);
+        let session = find(&entries, "consumer.session.timeout.ms");
+        assert_eq!((session.value.as_deref(), session.source.wire_code()), (Some("46000"), 8));
+        assert_eq!(
+            lines(session),
+            [
+                "consumer.session.timeout.ms=46000 Group",
+                "group.consumer.session.timeout.ms=50000 StaticBroker",
+                "group.consumer.session.timeout.ms=45000 Default",
+            ]
+        );
+        let heartbeat = find(&entries, "consumer.heartbeat.interval.ms");
+        assert_eq!((heartbeat.value.as_deref(), heartbeat.source), (Some("5000"), ConfigSource::Default));
     }
 
     #[test]

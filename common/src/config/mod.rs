@@ -9,6 +9,7 @@ mod controller;
 mod create_topics;
 mod describe;
 mod environment;
+mod group;
 mod keys;
 mod listener;
 mod load;
@@ -21,8 +22,11 @@ mod topic_keys;
 pub use broker::{BrokerConfig, IsrUpdatePath, ReplicaSelector, TruncationPath};
 pub use controller::ControllerConfig;
 pub use create_topics::TopicToCreate;
-pub use describe::{ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_topic};
+pub use describe::{
+    ConfigEntry, ConfigSource, ConfigSynonym, describe_broker, describe_group, describe_topic,
+};
 pub use environment::{Variable, classify_variable};
+pub use group::{GROUP_KEYS, GroupConfig, GroupKey, validate_group_config};
 pub use keys::{AppliesTo, ConfigKey, Dynamic, Kind, all_keys, find_key, is_known, nearest_key};
 pub use listener::{HttpListener, Listener, SecurityProtocol, ZookeeperConnect, split_host_port};
 pub use load::{load_broker, load_controller, load_settings};

@@ -30,6 +30,8 @@ pub enum Origin {
     DynamicBroker,
     /// `/config/topics/[topic]`, or the configs of a CreateTopics request.
     Topic,
+    /// `/config/groups/[group]`.
+    Group,
 }
 
 impl fmt::Display for Origin {
@@ -42,6 +44,7 @@ impl fmt::Display for Origin {
             Self::DynamicDefault => f.write_str("dynamic default of all brokers"),
             Self::DynamicBroker => f.write_str("dynamic configuration of the broker"),
             Self::Topic => f.write_str("topic configuration"),
+            Self::Group => f.write_str("group configuration"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Every znode of the layout as a value: `path` writes it, `parse` recognises it in a watch event.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::id::{BrokerId, TopicId, TopicName, TopicPartition, topic_name_problem};
 
@@ -58,6 +59,8 @@ pub enum Znode {
     TopicConfig(TopicName),
     /// `/config/brokers/[id or <default>]`.
     BrokerConfig(String),
+    /// `/config/groups/[group]`, with the group's id as [`group_in_path`] writes it.
+    GroupConfig(Arc<str>),
 }
 
 /// Every persistent parent, parents before children: the controller creates them at start, so that an admin can
@@ -75,6 +78,7 @@ pub const PERSISTENT_PARENTS: &[&str] = &[
     "/config",
     "/config/topics",
     "/config/brokers",
+    "/config/groups",
     "/config/users",
     "/config/clients",
     "/admin",
@@ -92,6 +96,7 @@ pub const REASSIGNMENT_ERRORS: &str = "/admin/reassignment_errors";
 pub const DELETE_TOPICS: &str = "/admin/delete_topics";
 pub const TOPIC_CONFIGS: &str = "/config/topics";
 pub const BROKER_CONFIGS: &str = "/config/brokers";
+pub const GROUP_CONFIGS: &str = "/config/groups";
 
 /// Trees that a controller watches recursively (section 4, "Watches").
 pub const CONTROLLER_WATCHES: &[&str] = &["/controller", "/brokers", "/config", "/admin"];
@@ -124,6 +129,7 @@ impl Znode {
             Self::PreferredReplicaElection => "/admin/preferred_replica_election".to_owned(),
             Self::TopicConfig(topic) => format!("/config/topics/{topic}"),
             Self::BrokerConfig(name) => format!("/config/brokers/{name}"),
+            Self::GroupConfig(group) => format!("{GROUP_CONFIGS}/{}", group_in_path(group)),
         }
     }
 
@@ -166,6 +172,7 @@ impl Znode {
             ["admin", "preferred_replica_election"] => Self::PreferredReplicaElection,
             ["config", "topics", topic] => Self::TopicConfig(topic_name(topic)?),
             ["config", "brokers", name] => Self::BrokerConfig((*name).to_owned()),
+            ["config", "groups", name] => Self::GroupConfig(group_from_path(name)?),
             _ => return None,
         })
     }
@@ -179,6 +186,39 @@ impl fmt::Display for Znode {
 
 fn partition_path(tp: &TopicPartition) -> String {
     format!("{TOPICS}/{}/{}", tp.topic, tp.partition)
+}
+
+/// A group's id as the name of a znode: visible ASCII but `/` and `%` stands for itself, any other byte of the UTF-8 text
+/// is a percent sign and two digits; so is the first dot of the ids `.` and `..`, which ZooKeeper refuses.
+pub fn group_in_path(group: &str) -> String {
+    let mut name = String::with_capacity(group.len());
+    for (at, byte) in group.bytes().enumerate() {
+        let is_plain = byte.is_ascii_graphic() && !b"/%".contains(&byte);
+        let is_dots = at == 0 && matches!(group, "." | "..");
+        if is_plain && !is_dots {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    name
+}
+
+/// The group whose id is written so; `None` for names that are no group's, and for a second spelling of one.
+fn group_from_path(name: &str) -> Option<Arc<str>> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.bytes();
+    while let Some(byte) = rest.next() {
+        let byte = if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+        } else {
+            byte
+        };
+        bytes.push(byte);
+    }
+    let group = String::from_utf8(bytes).ok()?;
+    (!group.is_empty() && group_in_path(&group) == name).then(|| group.into())
 }
 
 /// A number in its one written form: no sign, no leading zeros. `01` is not another spelling of partition 1.
@@ -232,6 +272,10 @@ mod tests {
             (Znode::PreferredReplicaElection, "/admin/preferred_replica_election"),
             (Znode::TopicConfig("t".into()), "/config/topics/t"),
             (Znode::BrokerConfig(DEFAULT_ENTITY.to_owned()), "/config/brokers/<default>"),
+            (Znode::GroupConfig("g".into()), "/config/groups/g"),
+            (Znode::GroupConfig("a:b@c.d".into()), "/config/groups/a:b@c.d"),
+            (Znode::GroupConfig("a/b 100%é".into()), "/config/groups/a%2Fb%20100%25%C3%A9"),
+            (Znode::GroupConfig("..".into()), "/config/groups/%2E."),
         ];
         for (znode, path) in rows {
             assert_eq!(znode.path(), path);
@@ -253,6 +297,11 @@ mod tests {
             "/brokers/topics/t/x/replicas",
             "/brokers/topics/t/0/isr",
             "/zookeeper/quota",
+            "/config/groups/a%3Ab",
+            "/config/groups/a%2fb",
+            "/config/groups/a%",
+            "/config/groups/a b",
+            "/config/groups/%FF",
         ] {
             assert_eq!(Znode::parse(path), None, "{path}");
         }

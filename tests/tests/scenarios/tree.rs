@@ -117,6 +117,7 @@ pub(crate) fn check_cluster(cluster: &Cluster) -> Result<()> {
         "/cluster",
         "/config/topics",
         "/config/brokers",
+        "/config/groups",
         "/config/users",
         "/config/clients",
         "/admin/delete_topics",

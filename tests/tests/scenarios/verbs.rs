@@ -163,9 +163,33 @@ fn configurations(cluster: &Cluster) -> Result<()> {
     let shown = json_of(cluster, &["configs", "describe", "--broker-default"])?;
     ensure!(shown[0]["name"] == "log.cleaner.threads" && shown[0]["value"] == "2", "{shown}");
     json_of(cluster, &["configs", "delete", "--broker-default", "log.cleaner.threads"])?;
+    group_configurations(cluster)?;
     let wrong = refused(cluster, &["configs", "set", "--topic", "a", "retention.ms=soon"], 1)?;
     ensure!(wrong.contains("topic a") && wrong.contains("retention.ms"), "{wrong}");
     refused(cluster, &["configs", "describe"], 2)?;
+    Ok(())
+}
+
+/// A group need not exist to be configured.
+fn group_configurations(cluster: &Cluster) -> Result<()> {
+    const SESSION: &str = "consumer.session.timeout.ms";
+    json_of(cluster, &["configs", "set", "--group", "a/b", &format!("{SESSION}=50000")])?;
+    let stored = cluster.znodes.text("/config/groups/a%2Fb")?.context("nothing is stored")?;
+    let stored: Value = serde_json::from_str(&stored)?;
+    ensure!(stored["config"] == json!({SESSION: "50000"}), "{stored}");
+    let shown = json_of(cluster, &["configs", "describe", "--group", "a/b"])?;
+    ensure!(shown[0]["value"] == "50000" && shown[0]["source"] == "DYNAMIC_GROUP_CONFIG", "{shown}");
+    let weaker = &shown[0]["synonyms"][1];
+    ensure!(weaker["name"] == "group.consumer.session.timeout.ms" && weaker["value"] == "45000", "{shown}");
+    ensure!(shown.as_array().is_some_and(|all| all.len() == 1), "only what is set: {shown}");
+    let wrong = refused(cluster, &["configs", "set", "--group", "a/b", &format!("{SESSION}=1")], 1)?;
+    ensure!(
+        wrong.contains("group a/b") && wrong.contains("group.consumer.min.session.timeout.ms"),
+        "{wrong}"
+    );
+    json_of(cluster, &["configs", "delete", "--group", "a/b", SESSION])?;
+    let shown = json_of(cluster, &["configs", "describe", "--group", "a/b", "--key", SESSION])?;
+    ensure!(shown[0]["source"] == "DEFAULT_CONFIG", "{shown}");
     Ok(())
 }
 

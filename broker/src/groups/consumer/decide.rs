@@ -65,7 +65,7 @@ impl Decision<'_> {
         let is_told = request.is_full() || before.as_ref() != Some(&current.assigned);
         Ok(ConsumerHeartbeatAnswer {
             epoch: current.epoch,
-            interval_ms: self.out.settings.consumer_heartbeat_interval_ms,
+            interval_ms: self.out.consumer_heartbeat_interval_ms(self.group),
             assignment: is_told.then(|| current.assigned.clone()),
             member_id: id,
         })
@@ -388,7 +388,7 @@ impl Decision<'_> {
     }
 
     fn touch(&mut self, id: &MemberId) {
-        let due_ms = self.now.elapsed_ms + self.out.settings.consumer_session_timeout_ms;
+        let due_ms = self.now.elapsed_ms + self.out.consumer_session_timeout_ms(self.group);
         self.out.timers.set(Timer::Session(Arc::clone(self.group), Arc::clone(id)), due_ms);
     }
 

@@ -190,7 +190,7 @@ impl Group {
     pub(crate) fn begin_consumer_sessions(&self, now: Now, out: &mut Outbox) {
         let Some(consumer) = &self.consumer else { return };
         for (id, member) in &consumer.state.members {
-            let session_ms = out.settings.consumer_session_timeout_ms;
+            let session_ms = out.consumer_session_timeout_ms(&self.id);
             out.timers.set(self.session_timer(id), now.elapsed_ms + session_ms);
             if member.current.state == MemberState::UnrevokedPartitions {
                 let timeout_ms = i64::from(member.subscription.rebalance_timeout_ms.max(0));
@@ -425,7 +425,7 @@ fn decide(decision: &mut Decision<'_>, work: &Work) -> Option<(ReplyId, Heartbea
             // A heartbeat that came before this was decided has set the timer again.
             let timer = Timer::Session(Arc::clone(decision.group), Arc::clone(id));
             if decision.state.members.contains_key(id) && !decision.out.timers.is_set(&timer) {
-                let timeout_ms = decision.out.settings.consumer_session_timeout_ms;
+                let timeout_ms = decision.out.consumer_session_timeout_ms(decision.group);
                 decision.fence(id, format!("member {id} was silent for {timeout_ms} ms"));
             }
         }

@@ -1,5 +1,7 @@
 //! Joining, reconciling, fencing, topics, writes that fail.
 
+use zurau_common::config::GroupConfig;
+
 use super::*;
 
 #[test]
@@ -37,6 +39,28 @@ fn what_the_leaver_had_goes_to_the_others() {
     assert_eq!(ask(&mut world, beat("m0", -1)), "UnknownMemberId");
     assert_eq!(ask(&mut world, beat("m1", -1)), "m1 e-1");
     assert_eq!(world.list(), "list g:consumer:Empty:new");
+}
+
+#[test]
+fn a_group_of_its_own_times_is_told_them_and_held_to_them_from_the_next_heartbeat_on() {
+    let mut world = world(1);
+    ask(&mut world, join("a"));
+    let own = GroupConfig { consumer_heartbeat_interval_ms: 7, consumer_session_timeout_ms: 46 };
+    world.shard.note_configs(Arc::new([("g".into(), own)].into()));
+    world.pass(1_000);
+    let reply = start(&mut world, beat("a", 1));
+    let Answer::ConsumerHeartbeat(Ok(answer)) = &world.answers[&reply] else { panic!("it is a member") };
+    assert_eq!(answer.interval_ms, 7, "the session of 45 s that it was promised held until now");
+    world.pass(45);
+    assert_eq!(ask(&mut world, beat("a", 1)), "a e1");
+    world.pass(46);
+    assert_eq!(ask(&mut world, beat("a", 1)), "UnknownMemberId");
+    // Others have the broker's times, and so has this one again.
+    world.shard.note_configs(Arc::default());
+    ask(&mut world, join("b"));
+    let epoch = state(&world).members["b"].current.epoch;
+    world.pass(44_999);
+    assert_eq!(ask(&mut world, beat("b", epoch)), format!("b e{epoch}"));
 }
 
 #[test]
