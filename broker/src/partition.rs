@@ -77,8 +77,8 @@ pub(crate) struct Partition {
     /// Of its topic.
     counters: Arc<TopicCounters>,
     inner: Mutex<Inner>,
-    /// Its log in another log directory, while it moves there. Never locked after `inner`.
-    future: Mutex<Option<FutureLog>>,
+    /// Its log in another log directory, while it moves there; boxed, because few do. Never locked after `inner`.
+    future: Mutex<Option<Box<FutureLog>>>,
     /// What the topic's configuration asks of batches, for those who look at them before they take the lock.
     batch_rules: Mutex<BatchRules>,
     /// Told whenever an office that was being taken is held, or given up.

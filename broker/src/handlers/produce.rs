@@ -346,12 +346,10 @@ mod tests {
     }
 
     /// Each answer would leave a millisecond later, and those behind it on the connection too.
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn only_what_is_throttled_waits_for_the_clock() {
-        let before = Instant::now();
         assert!(hold_back(Duration::ZERO).now_or_never().is_some());
-        hold_back(Duration::from_millis(7)).await;
-        assert!(Duration::from_millis(7) <= before.elapsed());
+        assert!(hold_back(Duration::from_secs(60)).now_or_never().is_none());
     }
 
     #[test]

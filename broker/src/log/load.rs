@@ -295,7 +295,7 @@ impl PartitionLog {
             {
                 cut |= self.lost_end(&segment, *next)?;
             }
-            self.segments.insert(base, segment);
+            self.segments.insert(base, Box::new(segment));
         }
         // S1.
         if self.segments.is_empty() {
@@ -328,7 +328,7 @@ impl PartitionLog {
 
     fn add_empty_segment(&mut self, base: i64, now_ms: i64) -> Result<(), LogError> {
         let segment = Segment::create(&self.directory, base, &self.config, now_ms)?;
-        self.segments.insert(base, segment);
+        self.segments.insert(base, Box::new(segment));
         self.directory_changed = true;
         Ok(())
     }
@@ -347,7 +347,7 @@ impl PartitionLog {
     fn settle_offsets(&mut self, mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
         let (first_base, last_end) = {
             let first = self.segments.first_key_value().map_or(0, |(base, _)| *base);
-            let last = self.segments.values().next_back().map(Segment::read_next_offset).transpose()?;
+            let last = self.segments.values().next_back().map(|segment| segment.read_next_offset()).transpose()?;
             (first, last.unwrap_or(first))
         };
         self.log_end_offset = last_end;

@@ -85,7 +85,7 @@ impl PartitionLog {
             Segment::create(&self.directory, offset, &self.config, created_ms).inspect_err(|error| {
                 self.stop(format!("nothing is left of the log: {error}"));
             })?;
-        self.segments.insert(offset, segment);
+        self.segments.insert(offset, Box::new(segment));
         self.epochs.clear();
         self.write_epochs()?;
         sync_directory(&self.directory)?;

@@ -219,7 +219,7 @@ impl Partition {
             CopyOrigin { config, log_start_offset: log.log_start_offset() }
         };
         match make(origin) {
-            Ok(copy) => *future = Some(FutureLog::new(directory, copy)),
+            Ok(copy) => *future = Some(Box::new(FutureLog::new(directory, copy))),
             Err(error) => {
                 self.resume_compaction();
                 return Err(error);
@@ -229,7 +229,7 @@ impl Partition {
     }
 
     /// Gives the copy out, to be closed or deleted; the replica stays where it is.
-    pub(crate) fn take_future(&self) -> Option<FutureLog> {
+    pub(crate) fn take_future(&self) -> Option<Box<FutureLog>> {
         let mut slot = self.future.lock();
         let future = slot.take()?;
         self.resume_compaction();

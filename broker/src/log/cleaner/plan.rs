@@ -9,7 +9,6 @@ use crate::log::config::LogConfig;
 use crate::log::error::StorageError;
 use crate::log::files::LogFile;
 use crate::log::partition_log::PartitionLog;
-use crate::log::segment::Segment;
 use crate::log::transaction_index::TransactionIndex;
 
 /// A segment that a pass may read. Which file it is says whether it is still the same segment later.
@@ -116,8 +115,8 @@ impl PartitionLog {
     /// Whether every one of `sources` is still a segment of this log, untouched since the plan was made.
     pub(crate) fn still_has(&self, sources: &[Source], truncations: u64) -> bool {
         let has = |source: &Source| {
-            let same = |segment: &Segment| Arc::ptr_eq(&segment.log, &source.log);
-            self.segments.get(&source.facts.base_offset).is_some_and(same)
+            let segment = self.segments.get(&source.facts.base_offset);
+            segment.is_some_and(|segment| Arc::ptr_eq(&segment.log, &source.log))
         };
         self.truncations == truncations && sources.iter().all(has)
     }

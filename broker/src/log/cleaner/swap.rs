@@ -134,7 +134,7 @@ impl PartitionLog {
         let old_files: Vec<PathBuf> = old
             .iter()
             .filter_map(|base| self.segments.get(base))
-            .flat_map(Segment::all_files)
+            .flat_map(|segment| segment.all_files())
             .map(|file| file.path())
             .collect();
         let new_files: Vec<Vec<PathBuf>> = new.iter().map(final_paths).collect();
@@ -171,7 +171,7 @@ impl PartitionLog {
             for file in segment.all_files() {
                 file.moved_to(without_suffix(&file.path()));
             }
-            self.segments.insert(segment.base_offset, segment);
+            self.segments.insert(segment.base_offset, Box::new(segment));
         }
         // A snapshot serves the recovery of the segment that begins at its offset.
         let latest = self.snapshots.last().copied().unwrap_or(0);
