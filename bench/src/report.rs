@@ -75,6 +75,11 @@ impl Report {
     /// Adds a rate in MB/s, and what share of a floor of the machine it is.
     pub(crate) fn add_rate(&mut self, name: &str, value: f64, bar: Option<Bar>, floor: Floor<'_>) {
         self.add(name, value, "MB/s", bar);
+        self.add_share(name, value, floor);
+    }
+
+    /// A rate in MB/s beside what the machine can do at best.
+    pub(crate) fn add_share(&mut self, name: &str, value: f64, floor: Floor<'_>) {
         let share = value / floor.megabytes_per_second * 100.0;
         self.add(format!("{name}, share of {}", floor.name), share, "%", floor.bar);
     }

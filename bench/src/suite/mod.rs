@@ -18,10 +18,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use zurau_tests::ZooKeeperKind;
+use zurau_tests::{ZooKeeperKind, machine};
 
 use crate::floors::{Effort, Floors};
-use crate::report::Report;
+use crate::report::{Bar, Floor, Report};
 use crate::summary::Summary;
 use crate::system::{Keys, System, Target, busy, check_versions, settle};
 
@@ -125,6 +125,8 @@ impl Scale {
 struct Context<'a> {
     report: &'a mut Report,
     target: &'a Target,
+    /// On the disk of the clusters' data.
+    directory: &'a Path,
     floors: Floors,
     scale: Scale,
 }
@@ -136,6 +138,16 @@ impl Context<'_> {
             settle()?;
         }
         self.target.start(brokers, keys)
+    }
+
+    /// What the machine receives and appends at best when it is as much as a load was: after some GB whoever writes has
+    /// to wait for the disk, which the floor at the start, of less, does not know.
+    fn receive_and_append_as_much(&self, bytes: u64, bar: Bar) -> Result<Floor<'static>> {
+        if !self.scale.smoke {
+            settle()?;
+        }
+        let megabytes_per_second = machine::receive_and_append_rate(self.directory, bytes)?;
+        Ok(Floor { name: "receive and append of as much", megabytes_per_second, bar: Some(bar) })
     }
 }
 
@@ -251,7 +263,8 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
             println!("\n{}: {}{whose}", workload.name, workload.what);
             let mut report = Report::default();
             report.begin(workload.name);
-            let mut context = Context { report: &mut report, target, floors, scale };
+            let directory = directory.path();
+            let mut context = Context { report: &mut report, target, directory, floors, scale };
             // What was measured before a failure, and the other workloads, are told all the same.
             if let Err(error) = (workload.run)(&mut context) {
                 let failure = format!("{}{whose}: {error:#}", workload.name);

@@ -114,7 +114,7 @@ fn one_shape(context: &mut Context<'_>, shape: Shape) -> Result<Loaded> {
     let name = shape.name();
     let report = &mut *context.report;
     let rate = loaded.megabytes_per_second;
-    let floor = context.floors.receive_and_append(shape.is(1).then_some(Bar::Above(BAR_SHARE)));
+    let floor = context.floors.receive_and_append();
     report.add_rate(&name, rate, shape.is(3).then_some(Bar::Above(BAR_MEGABYTES)), floor);
     if shape.record_bytes < 1024 {
         report.add(format!("{name}: records"), loaded.tally.rate(), "/s", None);
@@ -129,6 +129,11 @@ fn one_shape(context: &mut Context<'_>, shape: Shape) -> Result<Loaded> {
     report.add_series(&name, loaded.series(&plan));
     report.add(format!("{name}: records verified"), loaded.verified as f64, "", None);
     system.finish()?;
+    if shape.is(1) {
+        let bytes = loaded.tally.all_records * shape.record_bytes as u64;
+        let floor = context.receive_and_append_as_much(bytes, Bar::Above(BAR_SHARE))?;
+        context.report.add_share(&name, rate, floor);
+    }
     Ok(loaded)
 }
 
@@ -179,7 +184,7 @@ pub(super) fn synced(context: &mut Context<'_>) -> Result<()> {
         (plan.warm_up, plan.time) = context.scale.full;
         let loaded = load(&system, &plan)?;
         let report = &mut *context.report;
-        report.add_rate(name, loaded.megabytes_per_second, None, context.floors.receive_and_append(None));
+        report.add_rate(name, loaded.megabytes_per_second, None, context.floors.receive_and_append());
         report.add_latencies(&format!("{name}: request"), &loaded.tally.latencies, None);
         report.add(format!("{name}: records verified"), loaded.verified as f64, "", None);
         rates.push(loaded.megabytes_per_second);
@@ -208,7 +213,7 @@ pub(super) fn guarantees(context: &mut Context<'_>) -> Result<()> {
         let loaded = load(&system, &plan)?;
         let rate = loaded.megabytes_per_second;
         let report = &mut *context.report;
-        report.add_rate(name, rate, None, context.floors.receive_and_append(None));
+        report.add_rate(name, rate, None, context.floors.receive_and_append());
         if let Some((other, rate_before)) = before.replace((name, rate)) {
             let bar = (name == "transactional").then_some(Bar::Below(BAR_TRANSACTIONS));
             let overhead = (1.0 - rate / rate_before) * 100.0;

@@ -347,7 +347,8 @@ impl PartitionLog {
     fn settle_offsets(&mut self, mode: OpenMode, now_ms: i64) -> Result<(), LogError> {
         let (first_base, last_end) = {
             let first = self.segments.first_key_value().map_or(0, |(base, _)| *base);
-            let last = self.segments.values().next_back().map(|segment| segment.read_next_offset()).transpose()?;
+            let last =
+                self.segments.values().next_back().map(|segment| segment.read_next_offset()).transpose()?;
             (first, last.unwrap_or(first))
         };
         self.log_end_offset = last_end;
