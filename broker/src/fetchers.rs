@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use zurau_common::config::BrokerConfig;
 use zurau_common::id::{BrokerId, TopicPartition};
@@ -68,6 +69,18 @@ struct FetcherKey {
 struct Running {
     work: Arc<Work>,
     stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// A followed partition at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FollowerLag {
+    pub(crate) partition: TopicPartition,
+    pub(crate) leader: BrokerId,
+    /// Number of the fetcher among those of its leader.
+    pub(crate) fetcher: usize,
+    /// Records below the leader's high watermark that were missing when it last answered.
+    pub(crate) lag: i64,
 }
 
 #[derive(Default)]
@@ -83,6 +96,8 @@ pub(crate) struct FetchersObserved {
     pub(crate) lag_max: i64,
     /// Partitions whose leader refused the last fetch.
     pub(crate) backing_off: usize,
+    /// Fetchers that have ended although nobody stopped them: only a panic can do that.
+    pub(crate) dead: usize,
 }
 
 /// All fetchers of a broker.
@@ -152,11 +167,32 @@ impl Fetchers {
     /// How far the followers are behind.
     pub(crate) fn observe(&self) -> FetchersObserved {
         let assignment = self.assignment.lock();
-        let all = assignment.fetchers.values().map(|running| running.work.observe());
+        let all = assignment.fetchers.values().map(|running| FetchersObserved {
+            dead: usize::from(running.task.is_finished()),
+            ..running.work.observe()
+        });
         all.fold(FetchersObserved::default(), |sum, one| FetchersObserved {
             lag_max: sum.lag_max.max(one.lag_max),
             backing_off: sum.backing_off + one.backing_off,
+            dead: sum.dead + one.dead,
         })
+    }
+
+    /// Every followed partition, in their order.
+    pub(crate) fn lags(&self) -> Vec<FollowerLag> {
+        let assignment = self.assignment.lock();
+        let mut lags = Vec::with_capacity(assignment.of_partition.len());
+        for (key, running) in &assignment.fetchers {
+            lags.extend(running.work.lags().into_iter().map(|(partition, lag)| FollowerLag {
+                partition,
+                leader: key.leader,
+                fetcher: key.index,
+                lag,
+            }));
+        }
+        drop(assignment);
+        lags.sort_unstable_by(|one, other| one.partition.cmp(&other.partition));
+        lags
     }
 
     fn stop_idle(&self, assignment: &mut Assignment) {
@@ -179,13 +215,13 @@ impl Fetchers {
             (key.leader, Arc::clone(&work)),
         );
         let stopped = stop.clone();
-        self.data.spawn(async move {
+        let task = self.data.spawn(async move {
             tokio::select! {
                 () = fetcher.run() => {}
                 () = stopped.cancelled() => {}
             }
         });
-        Running { work, stop }
+        Running { work, stop, task }
     }
 }
 
@@ -205,5 +241,41 @@ impl std::fmt::Debug for Fetchers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let assignment = self.assignment.lock();
         write!(f, "{} fetchers of {} partitions", assignment.fetchers.len(), assignment.of_partition.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zurau_common::config::TruncationPath;
+
+    use super::*;
+    use crate::shared::ReplicationSettings;
+    use crate::throttle::Throttles;
+
+    fn running(task: JoinHandle<()>) -> Running {
+        Running { work: Arc::default(), stop: CancellationToken::new(), task }
+    }
+
+    #[tokio::test]
+    async fn a_fetcher_that_ended_by_itself_is_dead() {
+        let config = BrokerConfig::from_pairs([("broker.id", "1")]).unwrap();
+        let settings = ReplicationSettings {
+            lag_max_ms: 1,
+            fetch_wait_max_ms: 1,
+            truncation_path: TruncationPath::Fetch,
+        };
+        let (shared, _requests) = Shared::new(BrokerId(1), settings, Throttles::new(&config.settings));
+        let addresses = Arc::<AddressBook>::default();
+        let fetchers = Fetchers::new(shared, FetchSettings::of(&config), addresses, Handle::current());
+        let key = |leader| FetcherKey { leader: BrokerId(leader), index: 0 };
+        let alive = running(tokio::spawn(std::future::pending()));
+        fetchers.assignment.lock().fetchers.insert(key(2), alive);
+        assert_eq!(fetchers.observe().dead, 0);
+        let dead = running(tokio::spawn(async { panic!("as told") }));
+        fetchers.assignment.lock().fetchers.insert(key(3), dead);
+        while fetchers.observe().dead == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(fetchers.observe().dead, 1);
     }
 }

@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use zurau_common::config::BrokerConfig;
 use zurau_common::http::exposition::{Exposition, Kind};
 use zurau_common::http::{HttpServer, Observed, Readiness};
 use zurau_common::id::BrokerId;
 use zurau_common::zk::session::SessionState;
+use zurau_common::zk::session_metrics::SessionMetrics;
 
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
-use crate::metrics::write_page;
+use crate::metrics::{IdleShare, write_page};
 use crate::partitions::{DirectoryProgress, LoadingProgress};
 
 /// What is known of the broker from its first moment to its last.
@@ -23,17 +25,23 @@ pub(crate) struct Health {
     own: BrokerId,
     log_dirs: Vec<PathBuf>,
     pub(crate) loading: LoadingProgress,
+    pub(crate) sessions: Arc<SessionMetrics>,
+    /// Of the threads that serve clients.
+    idle: IdleShare,
     /// Set when the logs are loaded.
     context: OnceLock<Arc<BrokerContext>>,
     stopping: AtomicBool,
 }
 
 impl Health {
-    pub(crate) fn new(config: &BrokerConfig) -> Arc<Self> {
+    /// `data`: the runtime that serves clients.
+    pub(crate) fn new(config: &BrokerConfig, data: Handle) -> Arc<Self> {
         Arc::new(Self {
             own: config.broker_id,
             log_dirs: config.log_dirs.clone(),
             loading: LoadingProgress::default(),
+            sessions: Arc::default(),
+            idle: IdleShare::new(data),
             context: OnceLock::new(),
             stopping: AtomicBool::new(false),
         })
@@ -214,6 +222,9 @@ impl Observed for Health {
                 }
             }
         }
+        self.idle.write(page);
+        let zookeeper = self.context.get().and_then(|context| context.zookeeper.current());
+        self.sessions.write(zookeeper.map(|zookeeper| *zookeeper.state().borrow()), page);
         if let Some(context) = self.context.get() {
             write_page(context, page);
         }

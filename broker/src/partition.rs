@@ -244,6 +244,11 @@ impl Partition {
         self.inner.lock().config.throttled_follower.contains(self.id.partition)
     }
 
+    /// Whether this broker follows because a reassignment adds it to the replicas.
+    pub(crate) fn is_being_added(&self) -> bool {
+        self.inner.lock().replica.view().is_some_and(|view| view.is_being_added)
+    }
+
     /// Takes a changed topic configuration.
     pub(crate) fn set_config(self: &Arc<Self>, config: PartitionConfig) {
         self.step(|inner, wakes| {

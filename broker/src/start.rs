@@ -22,6 +22,7 @@ use zurau_common::process::host_name;
 use zurau_common::wire::server::{ListenerName, Server};
 use zurau_common::zk::broker::{Address, Endpoint, Endpoints};
 use zurau_common::zk::session::{ZooKeeper, ZooKeeperConfig};
+use zurau_common::zk::session_metrics::SessionMetrics;
 use zurau_common::zk::znode::Znode;
 
 use crate::Broker;
@@ -34,7 +35,6 @@ use crate::log::{DirectoryError, LogDirectory};
 use crate::partition_config::partition_config;
 use crate::partitions::{LoadingProgress, Partitions, space_marks};
 use crate::registration::{Conflict, Identity, Registrar};
-use crate::session::count_changes;
 use crate::shared::{PartitionRequest, ReplicationSettings, Shared};
 use crate::throttle::Throttles;
 use crate::topic_configs::Changed;
@@ -126,9 +126,9 @@ pub(crate) async fn start(config: BrokerConfig) -> anyhow::Result<Broker> {
 }
 
 async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Result<Parts> {
-    let health = Health::new(&config);
+    let health = Health::new(&config, planes.data.clone());
     let http = health.serve(&config).await?;
-    let zookeeper = connect(&config);
+    let zookeeper = connect(&config, &health.sessions);
     let (data, control) = (planes.data.clone(), planes.control.clone());
     let (for_logs, for_progress) = (config.clone(), Arc::clone(&health));
     let opening = tokio::task::spawn_blocking(move || open(for_logs, &for_progress.loading, control, data));
@@ -148,7 +148,8 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     let stopping = CancellationToken::new();
     let parts = Parts { context, server, health, http, registrar, stopping };
     tasks::spawn(&parts.context, &planes.data, &parts.stopping);
-    let sessions = keep_sessions(Arc::clone(&parts.context), Arc::clone(&parts.registrar), zookeeper);
+    let (of_sessions, registrar) = (Arc::clone(&parts.context), Arc::clone(&parts.registrar));
+    let sessions = keep_sessions(of_sessions, registrar, zookeeper, Arc::clone(&parts.health.sessions));
     let (stopping, failure) = (parts.stopping.clone(), planes.failure);
     let for_disks = Arc::clone(&parts.context);
     planes.control.spawn(async move {
@@ -167,13 +168,13 @@ async fn start_on_control(config: BrokerConfig, planes: Planes) -> anyhow::Resul
     Ok(parts)
 }
 
-async fn connect(config: &BrokerConfig) -> anyhow::Result<ZooKeeper> {
-    ZooKeeper::connect(ZooKeeperConfig {
+async fn connect(config: &BrokerConfig, metrics: &Arc<SessionMetrics>) -> anyhow::Result<ZooKeeper> {
+    let config = ZooKeeperConfig {
         connect: config.zookeeper_connect.to_string(),
         session_timeout: config.zookeeper_session_timeout,
         connection_timeout: config.zookeeper_connection_timeout,
-    })
-    .await
+    };
+    ZooKeeper::connect_counted(config, Arc::clone(metrics)).await
 }
 
 type Opened =
@@ -267,8 +268,6 @@ async fn enter(
         context.zookeeper.set(None);
         return Err(reason);
     }
-    let (for_metrics, state) = (Arc::clone(context), zookeeper.state());
-    tokio::spawn(async move { count_changes(state, &for_metrics.shared.metrics).await });
     let (for_configs, session) = (Arc::clone(context), zookeeper.clone());
     tokio::spawn(async move {
         let changed = |changed: &Changed| apply_config(&for_configs, changed);
@@ -300,6 +299,7 @@ async fn keep_sessions(
     context: Arc<BrokerContext>,
     registrar: Arc<tokio::sync::Mutex<Registrar>>,
     mut zookeeper: ZooKeeper,
+    metrics: Arc<SessionMetrics>,
 ) -> anyhow::Error {
     loop {
         if let Err(reason) = until_ended(&registrar, &zookeeper, context.shared.own.0).await {
@@ -308,7 +308,7 @@ async fn keep_sessions(
         warn!(broker = %context.shared.own, "the ZooKeeper session has ended: leading and following nothing until registered again");
         leave(&context).await;
         zookeeper = loop {
-            match register_anew(&context, &registrar).await {
+            match register_anew(&context, &registrar, &metrics).await {
                 Ok(zookeeper) => break zookeeper,
                 Err(reason) if reason.is::<Conflict>() => return reason,
                 Err(reason) => warn!("not registered; trying again: {reason:#}"),
@@ -321,8 +321,9 @@ async fn keep_sessions(
 async fn register_anew(
     context: &Arc<BrokerContext>,
     registrar: &tokio::sync::Mutex<Registrar>,
+    metrics: &Arc<SessionMetrics>,
 ) -> anyhow::Result<ZooKeeper> {
-    let zookeeper = connect(&context.config).await?;
+    let zookeeper = connect(&context.config, metrics).await?;
     enter(context, &mut *registrar.lock().await, &zookeeper).await?;
     Ok(zookeeper)
 }

@@ -26,6 +26,7 @@ use zurau_common::wire::server::{Answer, Connection, RequestHandler};
 
 use crate::action::StoredIsrAnswer;
 use crate::event::{Proposal, ProposalTopic};
+use crate::inbox::Queued;
 use crate::metrics::InOffice;
 
 /// What this listener answers; ApiVersions is derived from it.
@@ -59,11 +60,11 @@ pub(crate) enum BrokerRequest {
 /// Answers the controller's listener. `open` and `close` follow the process in and out of office.
 #[derive(Debug, Default)]
 pub(crate) struct Api {
-    active: Mutex<Option<mpsc::Sender<BrokerRequest>>>,
+    active: Mutex<Option<mpsc::Sender<Queued<BrokerRequest>>>>,
 }
 
 impl Api {
-    pub(crate) fn open(&self, requests: mpsc::Sender<BrokerRequest>) {
+    pub(crate) fn open(&self, requests: mpsc::Sender<Queued<BrokerRequest>>) {
         *self.active.lock() = Some(requests);
     }
 
@@ -76,7 +77,7 @@ impl Api {
         let (reply, observed) = oneshot::channel();
         if let Some(active) = &*self.active.lock() {
             // A full queue drops the question: then nothing is told.
-            let _ = active.try_send(BrokerRequest::Observe { reply });
+            let _ = active.try_send(Queued::now(BrokerRequest::Observe { reply }));
         }
         observed
     }
@@ -89,7 +90,7 @@ impl Api {
         let (reply, outcome) = oneshot::channel();
         if let Some(active) = &*self.active.lock() {
             // A full queue drops the request, and with it `reply`.
-            let _ = active.try_send(request(reply));
+            let _ = active.try_send(Queued::now(request(reply)));
         }
         outcome.map(|outcome| outcome.unwrap_or(Err(Rejection::NotController))).boxed()
     }

@@ -100,6 +100,8 @@ impl Observed for Health {
     fn metrics(&self, page: &mut Exposition) {
         let help = "1 if /ready says so.";
         page.gauge("zurau_ready", help, self.readiness().is_ready());
+        let state = self.now.lock().session.as_ref().map(|session| *session.state.borrow());
+        self.metrics.sessions.write(state, page);
         write(&self.metrics, self.api.observe().blocking_recv().ok().as_ref(), page);
     }
 }

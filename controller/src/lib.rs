@@ -31,6 +31,7 @@ mod queue;
 
 mod api;
 mod health;
+mod inbox;
 mod leadership;
 mod messages;
 mod metrics;

@@ -9,9 +9,11 @@ use kafka_protocol::messages::{
     LeaderAndIsrRequest, OffsetForLeaderEpochRequest, StopReplicaRequest, UpdateMetadataRequest,
 };
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{debug, warn};
+use zurau_common::http::instruments::Timer;
 use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
@@ -23,6 +25,7 @@ use zurau_common::wire::peer::Peer;
 
 use crate::action::{LiveBroker, PartitionMetadata, StopReplica};
 use crate::event::{Event, LeaderAndIsrAnswer};
+use crate::inbox::Inbox;
 use crate::messages::{self, Sender};
 use crate::queue::{BrokerQueue, Outgoing};
 
@@ -59,8 +62,43 @@ impl Drop for Link {
 }
 
 struct Shared {
-    queue: Mutex<BrokerQueue>,
+    line: Mutex<Line>,
     changed: Notify,
+    /// How long what was sent had waited, the longest of each request.
+    waited: Arc<Timer>,
+}
+
+/// What waits for a broker.
+struct Line {
+    queue: BrokerQueue,
+    /// Since when something does.
+    since: Option<Instant>,
+}
+
+impl Line {
+    /// The next request, and since when something of it may have waited.
+    fn next(&mut self) -> Option<(Outgoing, Instant)> {
+        let next = self.queue.next_outgoing();
+        let since = self.since.unwrap_or_else(Instant::now);
+        if next.is_none() || self.queue.is_empty() {
+            self.since = None;
+        }
+        Some((next?, since))
+    }
+
+    /// It was not answered, so it waits on.
+    fn put_back(&mut self, request: Outgoing, since: Instant) {
+        self.queue.put_back(request);
+        self.since = Some(self.since.map_or(since, |other| other.min(since)));
+    }
+}
+
+/// What waits for a broker at one moment, and how long that took lately.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) broker: BrokerId,
+    pub(crate) records: usize,
+    pub(crate) waited: Arc<Timer>,
 }
 
 /// Of one controller in one epoch. Dropping it closes every connection.
@@ -70,7 +108,7 @@ pub(crate) struct Outbox {
     controller_id: i32,
     controller_epoch: ControllerEpoch,
     timeout: Duration,
-    replies: mpsc::UnboundedSender<Reply>,
+    replies: Inbox<Reply>,
 }
 
 impl Outbox {
@@ -79,7 +117,7 @@ impl Outbox {
         controller_id: i32,
         controller_epoch: ControllerEpoch,
         timeout: Duration,
-        replies: mpsc::UnboundedSender<Reply>,
+        replies: Inbox<Reply>,
     ) -> Self {
         Self {
             links: HashMap::new(),
@@ -119,16 +157,22 @@ impl Outbox {
         }
     }
 
-    /// Records that wait for each live broker, by its id.
-    pub(crate) fn waiting(&self) -> Vec<(BrokerId, usize)> {
-        let mut waiting: Vec<_> =
-            self.links.iter().map(|(broker, link)| (*broker, link.shared.queue.lock().len())).collect();
-        waiting.sort_unstable();
+    /// Records that wait for each live broker, in the order of their ids.
+    pub(crate) fn waiting(&self) -> Vec<Waiting> {
+        let waiting = self.links.iter().map(|(broker, link)| Waiting {
+            broker: *broker,
+            records: link.shared.line.lock().queue.len(),
+            waited: Arc::clone(&link.shared.waited),
+        });
+        let mut waiting: Vec<Waiting> = waiting.collect();
+        waiting.sort_unstable_by_key(|one| one.broker);
         waiting
     }
 
     fn link(&self, broker: LiveBroker) -> Link {
-        let shared = Arc::new(Shared { queue: Mutex::new(BrokerQueue::new()), changed: Notify::new() });
+        let line = Line { queue: BrokerQueue::new(), since: Some(Instant::now()) };
+        let shared =
+            Arc::new(Shared { line: Mutex::new(line), changed: Notify::new(), waited: Arc::default() });
         let courier = Courier {
             sender: Sender {
                 controller_id: self.controller_id,
@@ -194,7 +238,10 @@ impl Outbox {
 
 impl Link {
     fn change(&self, change: impl FnOnce(&mut BrokerQueue)) {
-        change(&mut self.shared.queue.lock());
+        let mut line = self.shared.line.lock();
+        change(&mut line.queue);
+        line.since.get_or_insert_with(Instant::now);
+        drop(line);
         self.shared.changed.notify_one();
     }
 }
@@ -206,7 +253,7 @@ struct Courier {
     shared: Arc<Shared>,
     image: Arc<Mutex<Image>>,
     timeout: Duration,
-    replies: mpsc::UnboundedSender<Reply>,
+    replies: Inbox<Reply>,
 }
 
 impl Courier {
@@ -214,11 +261,12 @@ impl Courier {
         let mut peer: Option<Peer> = None;
         let mut pause = FIRST_PAUSE;
         loop {
-            let next = self.shared.queue.lock().next_outgoing();
-            let Some(request) = next else {
+            let next = self.shared.line.lock().next();
+            let Some((request, since)) = next else {
                 self.shared.changed.notified().await;
                 continue;
             };
+            self.shared.waited.record(since.elapsed());
             match self.deliver(&mut peer, &request).await {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(error) => {
@@ -227,7 +275,7 @@ impl Courier {
                     if pause >= LONGEST_PAUSE {
                         warn!(%broker, "broker does not answer control requests: {error:#}");
                     }
-                    self.shared.queue.lock().put_back(request);
+                    self.shared.line.lock().put_back(request, since);
                     peer = None;
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -360,7 +408,6 @@ impl Courier {
     }
 
     fn reply(&self, reply: Reply) {
-        // The controller has left office: nobody wants to know.
-        let _ = self.replies.send(reply);
+        self.replies.put(reply);
     }
 }

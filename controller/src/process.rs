@@ -64,7 +64,8 @@ impl Controller {
         let handler: Arc<Api> = Arc::clone(&api);
         let server = Server::bind(&listeners, limits, handler).await?;
         let identity = identity(&config, server.local_addresses())?;
-        let zookeeper = ZooKeeper::connect(zookeeper_config(&config))
+        let counters = health.counters();
+        let zookeeper = ZooKeeper::connect_counted(zookeeper_config(&config), Arc::clone(&counters.sessions))
             .await
             .context("the controller cannot start without ZooKeeper")?;
         let stop = CancellationToken::new();
@@ -191,10 +192,12 @@ impl Life {
 
     /// Retries for ever: a controller without ZooKeeper is of no use and does no harm (CTL-09).
     async fn reconnect(&self) -> Option<ZooKeeper> {
+        let counters = self.health.counters();
         loop {
+            let config = zookeeper_config(&self.config);
             tokio::select! {
                 () = self.stop.cancelled() => return None,
-                connected = ZooKeeper::connect(zookeeper_config(&self.config)) => match connected {
+                connected = ZooKeeper::connect_counted(config, Arc::clone(&counters.sessions)) => match connected {
                     Ok(zookeeper) => return Some(zookeeper),
                     Err(error) => warn!("{error:#}"),
                 },

@@ -83,6 +83,11 @@ impl BrokerQueue {
             + usize::from(self.full_metadata)
     }
 
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0 && !self.full && !self.brokers_changed
+    }
+
     /// A record that supersedes what waits about its partition.
     pub fn tell(&mut self, record: LeaderAndIsr) {
         self.leader_and_isr.insert(record.partition.clone(), record);

@@ -18,15 +18,16 @@ use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::watch::TreeEvent;
 use zurau_common::zk::znode::{CONTROLLER_WATCHES, Znode};
 
-use crate::action::{Action, Write};
+use crate::action::{Action, Note, Write};
 use crate::api::AlterIsrOutcome;
 use crate::api::{Api, BrokerRequest, ShutdownOutcome, WAITING_MAX};
 use crate::claim::Office;
 use crate::event::{Event, Millis, RequestId, WriteId, WriteOutcome};
 use crate::health::{Health, Role};
+use crate::inbox::{Inbox, Queued};
 use crate::leadership::{prepare, resign, still_in_office, yield_if_outranked};
 use crate::machine::{Machine, MachineConfig};
-use crate::metrics::{InOffice, Metrics};
+use crate::metrics::{Elections, InOffice, Metrics, Task};
 use crate::mirror::{Mirror, Reading};
 use crate::multi::{operations, parent_of_error, zxid_of};
 use crate::outbox::{Outbox, Reply};
@@ -85,10 +86,15 @@ pub(crate) struct Runtime {
     outbox: Outbox,
     metrics: Arc<Metrics>,
     started: Instant,
-    inputs: mpsc::UnboundedSender<Input>,
-    writes: HashMap<WriteId, Write>,
+    inputs: Inbox<Input>,
+    /// Under way, and since when.
+    writes: HashMap<WriteId, (Write, Instant)>,
     places: Arc<Semaphore>,
-    waiting: HashMap<RequestId, Waiting>,
+    waiting: HashMap<RequestId, (Waiting, Instant)>,
+    /// Taken, but not in charge of the cluster yet.
+    took_office: Option<Instant>,
+    /// Those whose outcome the machine is being told.
+    elections: Elections,
     next_request: u64,
     deposed: bool,
 }
@@ -113,8 +119,8 @@ pub(crate) async fn serve(
     station: Station<'_>,
 ) -> anyhow::Result<Ended> {
     let Station { identity, api, health, stop } = station;
-    let (replies, mut answers) = mpsc::unbounded_channel();
-    let (inputs, incoming) = mpsc::unbounded_channel();
+    let (replies, mut answers) = Inbox::new();
+    let (inputs, incoming) = Inbox::new();
     // Watches first, then the tree.
     let mut watched = Watched { watch: zookeeper.watch_trees(CONTROLLER_WATCHES), incoming };
     let mut runtime = Runtime::standby(zookeeper, config, inputs, replies);
@@ -164,7 +170,9 @@ pub(crate) async fn serve(
                 }
             }
             Some(reply) = answers.recv() => runtime.reply(reply),
-            Some(request) = asked.recv() => runtime.request(request, incoming.len()),
+            Some(request) = asked.recv() => {
+                runtime.request(request, incoming.len() + answers.len() + asked.len());
+            }
             () = sleep_until(deadline) => runtime.apply(Event::Tick),
         }
     };
@@ -182,8 +190,8 @@ impl Runtime {
     fn standby(
         zookeeper: &ZooKeeper,
         config: RuntimeConfig,
-        inputs: mpsc::UnboundedSender<Input>,
-        replies: mpsc::UnboundedSender<Reply>,
+        inputs: Inbox<Input>,
+        replies: Inbox<Reply>,
     ) -> Self {
         let epoch = ControllerEpoch(0);
         Self {
@@ -198,6 +206,8 @@ impl Runtime {
             writes: HashMap::new(),
             places: Arc::new(Semaphore::new(TASKS_AT_ONCE)),
             waiting: HashMap::new(),
+            took_office: None,
+            elections: Elections::default(),
             next_request: 0,
             deposed: false,
         }
@@ -241,6 +251,7 @@ impl Runtime {
     }
 
     fn take_office(&mut self, office: Office) {
+        self.took_office = Some(Instant::now());
         self.machine.take_office(office.epoch, office.epoch_version, self.now());
         self.memory.elected(&self.mirror);
     }
@@ -257,7 +268,7 @@ impl Runtime {
         tokio::spawn(async move {
             // Without an answer there is a reset, or the session's end.
             if let Ok(held) = still_in_office(&zookeeper).await {
-                let _ = inputs.send(Input::InOffice(held));
+                inputs.put(Input::InOffice(held));
             }
         });
     }
@@ -267,7 +278,7 @@ impl Runtime {
         let office = Office { epoch: self.machine.epoch(), epoch_version: self.machine.epoch_version() };
         tokio::spawn(async move {
             if let Ok(held) = yield_if_outranked(&zookeeper, office).await {
-                let _ = inputs.send(Input::InOffice(held));
+                inputs.put(Input::InOffice(held));
             }
         });
     }
@@ -282,12 +293,12 @@ impl Runtime {
                 debug!("a read failed: {error}");
                 tokio::time::sleep(READ_PAUSE).await;
             }
-            let _ = inputs.send(Input::Read(reading, found));
+            inputs.put(Input::Read(reading, found));
         });
     }
 
-    pub(crate) fn input(&mut self, input: Input) {
-        match input {
+    pub(crate) fn input(&mut self, input: Queued<Input>) {
+        match input.take(&self.metrics) {
             Input::InOffice(true) => {}
             Input::InOffice(false) => {
                 warn!("the znode /controller is not owned by this session any more");
@@ -310,9 +321,17 @@ impl Runtime {
 
     fn written(&mut self, outcomes: Vec<(WriteId, Result<WriteOutcome, MultiError>)>) {
         let mut told = Vec::with_capacity(outcomes.len());
+        let mut elections = Elections::default();
         for (id, outcome) in outcomes {
-            if let Some(write) = self.writes.remove(&id) {
+            if let Some((write, began)) = self.writes.remove(&id) {
                 self.mirror.write_ended(&write);
+                match &write {
+                    Write::Partition(change) => elections.began(&change.fence.partition, began),
+                    Write::RemoveTopic { .. } if outcome.is_ok() => {
+                        self.metrics.done(Task::TopicDeletion, began);
+                    }
+                    _ => {}
+                }
             }
             let outcome = match outcome {
                 Ok(outcome) => outcome,
@@ -334,28 +353,39 @@ impl Runtime {
             told.push((id, outcome));
         }
         if !self.deposed {
+            self.elections = elections;
             self.apply(Event::Written(told));
+            self.elections = Elections::default();
         }
     }
 
-    fn reply(&mut self, reply: Reply) {
-        match reply {
+    fn reply(&mut self, reply: Queued<Reply>) {
+        match reply.take(&self.metrics) {
+            Reply::Event(event @ Event::LeaderAndIsrAnswered { .. }) => {
+                let began = Instant::now();
+                self.apply(event);
+                self.metrics.done(Task::LeaderAndIsrResponseReceived, began);
+            }
             Reply::Event(event) => self.apply(event),
             Reply::NewerController => self.yield_if_outranked(),
         }
     }
 
-    fn request(&mut self, request: BrokerRequest, waiting_events: usize) {
+    fn request(&mut self, request: Queued<BrokerRequest>, waiting_events: usize) {
+        let request = match request.what() {
+            BrokerRequest::Observe { .. } => request.take_uncounted(),
+            _ => request.take(&self.metrics),
+        };
         let id = RequestId(self.next_request);
         self.next_request += 1;
         match request {
             BrokerRequest::AlterIsr { broker, broker_epoch, proposals, reply } => {
-                self.waiting.insert(id, Waiting::AlterIsr(reply));
+                self.waiting.insert(id, (Waiting::AlterIsr(reply), Instant::now()));
                 self.apply(Event::AlterIsr { request: id, broker, broker_epoch, proposals });
             }
             BrokerRequest::ControlledShutdown { broker, broker_epoch, reply } => {
                 info!(%broker, "broker asks for controlled shutdown");
-                self.waiting.insert(id, Waiting::Shutdown(reply));
+                self.waiting.insert(id, (Waiting::Shutdown(reply), Instant::now()));
                 self.apply(Event::ControlledShutdown { request: id, broker, broker_epoch });
             }
             BrokerRequest::Observe { reply } => {
@@ -391,17 +421,24 @@ impl Runtime {
                     self.outbox.query_log_end(broker, broker_epoch, partition);
                 }
                 Action::AnswerAlterIsr { request, outcomes } => {
-                    if let Some(Waiting::AlterIsr(reply)) = self.waiting.remove(&request) {
+                    if let Some((Waiting::AlterIsr(reply), began)) = self.waiting.remove(&request) {
+                        self.metrics.done(Task::IsrChange, began);
                         let _ = reply.send(outcomes);
                     }
                 }
                 Action::AnswerControlledShutdown { request, outcome } => {
-                    if let Some(Waiting::Shutdown(reply)) = self.waiting.remove(&request) {
+                    if let Some((Waiting::Shutdown(reply), began)) = self.waiting.remove(&request) {
+                        self.metrics.done(Task::ControlledShutdown, began);
                         let _ = reply.send(outcome);
                     }
                 }
                 Action::Note(note) => {
-                    self.metrics.count(&note);
+                    self.metrics.count(&note, &self.elections);
+                    if let Note::TookOffice { .. } = note
+                        && let Some(began) = self.took_office.take()
+                    {
+                        self.metrics.done(Task::ControllerChange, began);
+                    }
                     tell(&note);
                 }
             }
@@ -424,12 +461,12 @@ impl Runtime {
                     let topic = topic.clone();
                     tokio::spawn(async move {
                         let outcome = remove_topic(&zookeeper, &topic, epoch_version).await;
-                        let _ = inputs.send(Input::Written(vec![(id, outcome)]));
+                        inputs.put(Input::Written(vec![(id, outcome)]));
                     });
                 }
                 (write, None) => unreachable!("{write:?} has no operations"),
             }
-            self.writes.insert(id, write);
+            self.writes.insert(id, (write, Instant::now()));
         }
         let mut groups = groups.into_iter();
         loop {
@@ -445,7 +482,7 @@ impl Runtime {
                 let outcomes = stored.map(|(id, results)| {
                     (id, results.map(|results| WriteOutcome::Stored { zxid: zxid_of(&results) }))
                 });
-                let _ = inputs.send(Input::Written(outcomes.collect()));
+                inputs.put(Input::Written(outcomes.collect()));
             });
         }
     }
@@ -459,7 +496,7 @@ impl Runtime {
                 let results = zookeeper.multi(&ops.unwrap_or_default()).await?;
                 Ok(WriteOutcome::Stored { zxid: zxid_of(&results) })
             };
-            let _ = inputs.send(Input::Written(vec![(id, outcome.await)]));
+            inputs.put(Input::Written(vec![(id, outcome.await)]));
         });
     }
 }

@@ -16,6 +16,7 @@ use zurau_common::zk::watch::{TreeEvent, TreeWatch};
 use zurau_common::zk::znode::Znode;
 
 use crate::claim::Office;
+use crate::inbox::Queued;
 use crate::leadership::claim;
 use crate::mirror::{Mirror, Reading};
 use crate::runtime::{Ended, Input, Runtime};
@@ -60,7 +61,7 @@ impl Memory {
 /// Where news comes from.
 pub(crate) struct Watched {
     pub(crate) watch: TreeWatch,
-    pub(crate) incoming: mpsc::UnboundedReceiver<Input>,
+    pub(crate) incoming: mpsc::UnboundedReceiver<Queued<Input>>,
 }
 
 pub(crate) enum Elected {

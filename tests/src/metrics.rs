@@ -41,11 +41,9 @@ impl Metrics {
                 let kind = kind.strip_prefix(family.as_str()).and_then(|kind| kind.strip_prefix(' '));
                 let kind = kind.with_context(wrong)?;
                 ensure!(["counter", "gauge", "summary"].contains(&kind), "an unknown type {}", wrong());
-                ensure!(
-                    kind != "counter" || family.ends_with("_total"),
-                    "a counter without _total {}",
-                    wrong()
-                );
+                // As JMX exporters name the counts of Kafka's own sensors.
+                let counts = family.ends_with("_total") || family.ends_with("_count");
+                ensure!(kind != "counter" || counts, "a counter without _total {}", wrong());
                 ensure!(page.families.insert(format!("{family} {kind}")), "a family twice {}", wrong());
             } else {
                 let (name, value) = line.rsplit_once(' ').with_context(wrong)?;

@@ -291,17 +291,20 @@ fn metrics_named(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_dashboard_shows_only_metrics_that_there_are() {
+fn the_dashboard_and_the_alerts_name_only_metrics_that_there_are() {
     let root = project_root();
     let lists = ["broker_metrics.txt", "controller_metrics.txt"];
     let lists = lists.map(|list| read(&root.join("tests/tests/scenarios").join(list)));
     let known: BTreeSet<&str> = lists.iter().flat_map(|list| metrics_named(list)).collect();
-    let dashboard = read(&root.join("deploy/grafana/dashboards/zurau.json"));
-    let shown = metrics_named(&dashboard);
-    assert!(shown.len() >= 10, "the dashboard shows only {shown:?}");
-    let unknown =
-        shown.difference(&known).map(|name| format!("the dashboard shows {name}, which is not there"));
-    fail_on(&unknown.collect::<Vec<_>>());
+    let mut problems = Vec::new();
+    for (file, least) in [("deploy/grafana/dashboards/zurau.json", 20), ("deploy/alerts.yml", 10)] {
+        let text = read(&root.join(file));
+        let named = metrics_named(&text);
+        assert!(named.len() >= least, "{file} names only {named:?}");
+        let unknown = named.difference(&known);
+        problems.extend(unknown.map(|name| format!("{file} names {name}, which is not there")));
+    }
+    fail_on(&problems);
 }
 
 /// Every published failure is named where it is tested, as `HW-05` or in a test's name as `hw_05`. The list of cases is no

@@ -34,6 +34,7 @@ async fn a_full_disk_slows_producers_down_and_then_refuses_them() {
         ("exhausted", marks.hard_bytes - 1, Rejection::KafkaStorageError.code(), false),
         ("enough again", u64::MAX, 0, false),
     ];
+    let mut told_ms = 0.0;
     for acks in [1, -1] {
         for (name, free_bytes, code, throttled) in rows {
             partitions.set_free_space(free_bytes);
@@ -44,8 +45,16 @@ async fn a_full_disk_slows_producers_down_and_then_refuses_them() {
             assert_eq!(response.throttle_time_ms > 0, throttled, "{name}");
             let throttle = Duration::from_millis(u64::try_from(response.throttle_time_ms).unwrap());
             assert!(throttle <= started.elapsed(), "{name}: the answer was held back");
+            told_ms += f64::from(response.throttle_time_ms);
         }
     }
+    let counted_ms =
+        world.metric(1, "kafka_network_requestmetrics_throttletimems_sum{request=\"Produce\"}").await;
+    // What is told to clients is rounded down.
+    assert!(
+        (told_ms..told_ms + 8.0).contains(&counted_ms),
+        "{counted_ms} ms are counted, {told_ms} ms were told"
+    );
     // Without an answer the connection is not read for so long; here the error of another partition closes it then.
     let half = Duration::from_millis(400);
     partitions.set_free_space((marks.soft_bytes + marks.hard_bytes) / 2);

@@ -12,6 +12,7 @@ use kafka_protocol::messages::update_metadata_request::{
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use zurau_common::config::{BrokerConfig, Settings};
+use zurau_common::http::exposition::Exposition;
 use zurau_common::id::{BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
@@ -28,6 +29,7 @@ use zurau_zookeeper::{Server, ServerConfig};
 use crate::Broker;
 use crate::control::{Answered, leader_and_isr, update_metadata};
 use crate::log::test_batches::{BatchSpec, batch};
+use crate::metrics::write_page;
 use crate::partition::{Acks, Partition};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -287,6 +289,19 @@ impl World {
             tokio::time::timeout(DEADLINE, committed).await.expect("committed in time").unwrap();
         }
         appended.first_offset
+    }
+
+    /// What `/metrics` of a broker tells.
+    pub(super) async fn metric(&self, number: i32, sample: &str) -> f64 {
+        let context = Arc::clone(&self.broker(number).parts.context);
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut page = Exposition::default();
+            write_page(&context, &mut page);
+            page.into_text()
+        });
+        let page = writing.await.unwrap();
+        let found = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no {sample} in {page}"))
     }
 
     pub(super) fn bytes(&self, number: i32) -> Bytes {

@@ -14,12 +14,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
+use zurau_common::http::instruments::SeldomTimer;
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::Rejection;
 
 use super::load::{LoadError, Loaded, Replay, load};
 use super::topic::CoordinatorTopic;
 use crate::context::BrokerContext;
+use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::shared::Shared;
 
@@ -37,6 +39,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
     type Command: Send + 'static;
     /// For the log of people.
     const NAME: &'static str;
+
+    /// Where it is noted how long a coordinator took to load.
+    fn loads(metrics: &Metrics) -> &SeldomTimer;
 
     /// A core before its log is replayed.
     fn empty_shard(&self) -> Self::Shard;
@@ -120,12 +125,15 @@ impl<K: Kind> Offices<K> {
         let is_loaded = Arc::new(AtomicBool::new(false));
         let slot = Slot { leader_epoch: office.leader_epoch, mailbox, is_loaded: Arc::clone(&is_loaded) };
         let (kind, loads, load_bytes) = (Arc::clone(&self.kind), Arc::clone(&self.loads), self.load_bytes);
+        let began = Instant::now();
         tokio::spawn(async move {
             let shard = {
                 let _permit = loads.acquire().await.expect("the semaphore is never closed");
                 load_until_it_works(&*kind, &office, load_bytes).await
             };
             if let Some(shard) = shard {
+                // As in Kafka, with the wait for other loads.
+                K::loads(&office.shared.metrics).record(began.elapsed());
                 is_loaded.store(true, Ordering::Release);
                 kind.serve(office, shard, receiver).await;
             }

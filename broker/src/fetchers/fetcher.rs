@@ -106,11 +106,17 @@ impl Work {
         (questions, next)
     }
 
+    /// Each partition with its lag.
+    pub(super) fn lags(&self) -> Vec<(TopicPartition, i64)> {
+        self.followed.lock().iter().map(|(id, one)| (id.clone(), one.lag)).collect()
+    }
+
     pub(super) fn observe(&self) -> FetchersObserved {
         let followed = self.followed.lock();
         FetchersObserved {
             lag_max: followed.values().map(|one| one.lag).max().unwrap_or(0),
             backing_off: followed.values().filter(|one| one.back_off_ms != 0).count(),
+            dead: 0,
         }
     }
 
@@ -296,6 +302,9 @@ impl Fetcher {
             self.shared.throttles.follower.record(records.len(), self.shared.now_ms());
         }
         self.shared.metrics.replication_bytes_in.add(records.len() as u64);
+        if !records.is_empty() && partition.is_being_added() {
+            self.shared.metrics.reassignment_bytes_in.add(records.len() as u64);
+        }
         let step = partition.apply_fetch(*position, outcome, &records, wall_clock_ms());
         if self.go_on(peer, question, step).await {
             let reached = partition.fetch_position().map_or(-1, |position| position.offset);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use zurau_common::config::Settings;
+use zurau_common::http::instruments::SeldomTimer;
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
@@ -20,6 +21,7 @@ use crate::context::BrokerContext;
 use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, WriteSettings, setting};
 use crate::group_configs::GroupConfigs;
 use crate::log::Marker;
+use crate::metrics::Metrics;
 use crate::partition::Acks;
 use crate::shared_metadata::SharedMetadata;
 
@@ -36,6 +38,10 @@ impl Kind for Groups {
     type Shard = Shard;
     type Command = Command;
     const NAME: &'static str = "group coordinator";
+
+    fn loads(metrics: &Metrics) -> &SeldomTimer {
+        &metrics.group_loads
+    }
 
     fn empty_shard(&self) -> Shard {
         Shard::new(Arc::clone(&self.settings))

@@ -80,6 +80,7 @@ impl Group {
             return self.prepare_rebalance_if_possible(now, out, "the assignment could not be stored");
         }
         self.move_to(GroupState::Stable, now, out, "the assignment is stored");
+        out.tally.rebalances_completed += 1;
         let ids: Vec<MemberId> = self.members.keys().cloned().collect();
         for member_id in ids {
             let member = self.members.get_mut(&member_id).expect("the ids were taken from this map");

@@ -37,6 +37,7 @@ pub(crate) use consumer::{
 pub(crate) use consumer::{ConsumerHeartbeatAnswer, DescribedConsumer};
 pub(crate) use coordinator::GroupCoordinator;
 pub(crate) use group::GroupState;
+pub(crate) use outbox::Tally;
 pub(crate) use records::GroupId;
 pub(crate) use request::{
     CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, Description,

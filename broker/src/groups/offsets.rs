@@ -329,7 +329,8 @@ impl Group {
         if records.is_empty() {
             return out.answer(reply, Answer::DeleteOffsets(Ok(answer)));
         }
-        out.write_in_pieces(records, Then::DeleteOffsets { reply, answer });
+        let offsets = records.len();
+        out.write_in_pieces(records, Then::DeleteOffsets { reply, answer, offsets });
     }
 
     /// Whether a member reads the topic; if their subscriptions cannot be read, any topic may be read.
@@ -349,15 +350,20 @@ impl Group {
         }
     }
 
-    /// An empty group is removed, with all its offsets. It is dead until that is stored.
-    pub(crate) fn remove(&mut self, now: Now, out: &mut Outbox, reply: Option<ReplyId>, reason: &str) {
+    /// An empty group is removed, with all its offsets: for a client, who is answered, or because they have expired. It is
+    /// dead until that is stored.
+    pub(crate) fn remove(&mut self, now: Now, out: &mut Outbox, reply: Option<ReplyId>) {
+        let (reason, expired) = match reply {
+            Some(_) => ("a client deleted it", 0),
+            None => ("all its offsets have expired", self.offsets.len()),
+        };
         self.move_to(GroupState::Dead, now, out, reason);
         let mut records = self.offset_tombstones(&self.offsets.known(|_| true));
         if 0 < self.generation {
             records.push(self.tombstone());
         }
         records.extend(self.consumer.iter().flat_map(|consumer| consumer.tombstones(&self.id)));
-        let then = Then::Delete { group: Arc::clone(&self.id), reply };
+        let then = Then::Delete { group: Arc::clone(&self.id), reply, expired };
         out.write_in_pieces(records, then);
     }
 
@@ -376,9 +382,10 @@ impl Group {
             && expired.len() == self.offsets.len();
         let is_stored = 0 < self.generation || self.consumer.is_some();
         if is_over && (is_stored || !expired.is_empty()) {
-            self.remove(now, out, None, "all its offsets have expired");
+            self.remove(now, out, None);
         } else if !expired.is_empty() {
-            out.write_in_pieces(self.offset_tombstones(&expired), Then::Nothing);
+            let then = Then::Expire { offsets: expired.len() };
+            out.write_in_pieces(self.offset_tombstones(&expired), then);
         }
     }
 

@@ -81,10 +81,26 @@ impl WriteOutcome {
     }
 }
 
+/// What happened to groups and offsets, for those who count it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) offsets_committed: usize,
+    pub(crate) offsets_deleted: usize,
+    pub(crate) offsets_expired: usize,
+    /// Of the classic protocol: generations whose assignment was stored.
+    pub(crate) rebalances_completed: usize,
+    /// Of the consumer protocol: new epochs.
+    pub(crate) rebalances_begun: usize,
+}
+
 /// What happens when a write is done.
 #[derive(Debug, Clone)]
 pub(crate) enum Then {
     Nothing,
+    /// So many offsets were removed, because their time was over.
+    Expire {
+        offsets: usize,
+    },
     /// The leader's assignment, for everyone who waits for it.
     Assign {
         group: GroupId,
@@ -109,6 +125,8 @@ pub(crate) enum Then {
     DeleteOffsets {
         reply: ReplyId,
         answer: Vec<CommittedTopic>,
+        /// How many there were.
+        offsets: usize,
     },
     /// The marker of a transaction: its offsets count, or not.
     EndTransaction {
@@ -116,10 +134,11 @@ pub(crate) enum Then {
         producer_id: i64,
         commits: bool,
     },
-    /// The group goes; by a client's wish if somebody waits.
+    /// The group goes: by a client's wish if somebody waits, else because so many offsets have expired, the last of it.
     Delete {
         group: GroupId,
         reply: Option<ReplyId>,
+        expired: usize,
     },
 }
 
@@ -185,6 +204,7 @@ pub(crate) struct Outbox {
     pub(crate) timers: Timers<Timer>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) writes: HashMap<WriteId, PendingWrite>,
+    pub(crate) tally: Tally,
     last_write: u64,
 }
 
@@ -197,6 +217,7 @@ impl Outbox {
             timers: Timers::default(),
             effects: Vec::new(),
             writes: HashMap::new(),
+            tally: Tally::default(),
             last_write: 0,
         }
     }

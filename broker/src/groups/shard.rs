@@ -13,7 +13,9 @@ use zurau_common::rejection::Rejection;
 use super::consumer::ConsumerRefusal;
 use super::group::{CONSUMER_PROTOCOL_TYPE, Group, GroupState, Member};
 use super::offsets::fetch_nothing;
-use super::outbox::{Effect, GroupSettings, Now, Outbox, PendingWrite, Then, Timer, WriteId, WriteOutcome};
+use super::outbox::{
+    Effect, GroupSettings, Now, Outbox, PendingWrite, Tally, Then, Timer, WriteId, WriteOutcome,
+};
 use super::records::{GroupId, GroupRecord, MemberId, RecordProblem};
 use super::request::{
     Answer, CommitRequest, CommittedTopic, DescribedMember, Description, JoinAnswer, JoinRequest,
@@ -168,6 +170,11 @@ impl Shard {
         std::mem::take(&mut self.out.effects)
     }
 
+    /// What happened since this was last asked.
+    pub(crate) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.out.tally)
+    }
+
     /// This broker coordinates no more: everyone who waits is sent to look for who does.
     pub(crate) fn abandon(&mut self) -> Vec<Effect> {
         let not_coordinator = Rejection::NotCoordinator;
@@ -279,7 +286,7 @@ impl Shard {
             Request::Delete(_) => match group.state {
                 GroupState::Dead => out.answer(reply, Answer::Delete(Err(Rejection::GroupIdNotFound))),
                 GroupState::Empty if group.has_no_members() => {
-                    group.remove(now, out, Some(reply), "a client deleted it");
+                    group.remove(now, out, Some(reply));
                 }
                 _ => out.answer(reply, Answer::Delete(Err(Rejection::NonEmptyGroup))),
             },
@@ -324,6 +331,7 @@ impl Shard {
         }
         match then {
             Then::Nothing => {}
+            Then::Expire { offsets } => self.count_expired(offsets, outcome),
             Then::Assign { group, assignments } => {
                 if let Some(group) = self.groups.get_mut(&group) {
                     let assigned = (write, assignments);
@@ -351,14 +359,17 @@ impl Shard {
             }
             Then::Commit { group, reply, answer } => {
                 self.finish_commit(&group, &records, producer_id.is_some());
+                if outcome.for_offsets().is_ok() {
+                    self.out.tally.offsets_committed += records.len();
+                }
                 let answer = with_outcome(answer, outcome.for_offsets());
                 self.out.answer(reply, Answer::Commit(answer));
             }
-            Then::DeleteOffsets { reply, answer } => {
-                let answer = match outcome.for_offsets() {
-                    Ok(()) => Ok(answer),
-                    Err(rejection) => Err(rejection),
-                };
+            Then::DeleteOffsets { reply, answer, offsets } => {
+                let answer = outcome.for_offsets().map(|()| answer);
+                if answer.is_ok() {
+                    self.out.tally.offsets_deleted += offsets;
+                }
                 self.out.answer(reply, Answer::DeleteOffsets(answer));
             }
             Then::EndTransaction { reply, producer_id, commits } => {
@@ -367,7 +378,10 @@ impl Shard {
                 }
                 self.out.answer(reply, Answer::EndTransaction(outcome.for_marker()));
             }
-            Then::Delete { group, reply } => self.finish_removal(now, &group, reply, outcome),
+            Then::Delete { group, reply, expired } => {
+                self.count_expired(expired, outcome);
+                self.finish_removal(now, &group, reply, outcome);
+            }
         }
         if let Some(group) = records.first().map(GroupRecord::group) {
             self.forget_if_blank(group);
@@ -394,6 +408,12 @@ impl Shard {
             if let GroupRecord::Offset { topic, partition, .. } = record {
                 group.offsets.finish(topic, *partition, in_transaction);
             }
+        }
+    }
+
+    fn count_expired(&mut self, offsets: usize, outcome: WriteOutcome) {
+        if outcome.is_in_log() {
+            self.out.tally.offsets_expired += offsets;
         }
     }
 

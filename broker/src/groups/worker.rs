@@ -149,6 +149,7 @@ impl Worker {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
+        self.office.shared.metrics.groups.count(self.shard.take_tally());
         for effect in effects {
             match effect {
                 Effect::Answer(reply, answer) => self.replies.give(reply, answer),

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use kafka_protocol::messages::produce_response::{
     BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
 };
-use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
+use kafka_protocol::messages::{ApiKey, ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::StrBytes;
 use tokio::time::{Instant, timeout_at};
 use zurau_common::id::TopicName;
@@ -209,6 +209,7 @@ async fn append_all(call: &Call, request: ProduceRequest, acks: Acks, verified: 
             outcomes.push(Outcome { topic: name.clone(), partition: data.index, result });
         }
     }
+    call.context.shared.metrics.requests.record_throttle(ApiKey::Produce, throttle(&outcomes));
     outcomes
 }
 

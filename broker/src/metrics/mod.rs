@@ -4,16 +4,20 @@
 
 mod errors;
 mod groups;
+mod idle;
 mod page;
 mod partitions;
 mod remote_ends;
 mod requests;
 mod topics;
 
-use zurau_common::http::instruments::{Counter, Timer};
+use zurau_common::http::instruments::{Counter, SeldomTimer, Timer};
+
+use crate::groups::Tally;
 
 #[cfg(test)]
 pub(crate) use errors::each_code;
+pub(crate) use idle::IdleShare;
 pub(crate) use page::write as write_page;
 use remote_ends::RemoteEnds;
 pub(crate) use remote_ends::run as watch_remote_ends;
@@ -28,13 +32,41 @@ pub(crate) struct Metrics {
     remote_ends: RemoteEnds,
     pub(crate) replication_bytes_in: Counter,
     pub(crate) replication_bytes_out: Counter,
+    /// Of those: for replicas that are being added.
+    pub(crate) reassignment_bytes_in: Counter,
+    pub(crate) reassignment_bytes_out: Counter,
     pub(crate) isr_shrinks: Counter,
     pub(crate) isr_expands: Counter,
     pub(crate) failed_isr_updates: Counter,
     pub(crate) log_flushes: Timer,
-    pub(crate) zookeeper_disconnects: Counter,
-    pub(crate) zookeeper_sync_connects: Counter,
-    pub(crate) zookeeper_expires: Counter,
+    pub(crate) groups: GroupCounters,
+    /// How long coordinators took to load their partitions.
+    pub(crate) group_loads: SeldomTimer,
+    pub(crate) transaction_loads: SeldomTimer,
     /// Partitions whose last in-sync replica this is, although it may have lost records (D2, N20).
     pub(crate) possible_losses: Counter,
+}
+
+/// What happened to the groups that are coordinated here.
+#[derive(Debug, Default)]
+pub(crate) struct GroupCounters {
+    offset_commits: Counter,
+    offset_deletions: Counter,
+    offset_expirations: Counter,
+    completed_rebalances: Counter,
+    consumer_rebalances: Counter,
+}
+
+impl GroupCounters {
+    pub(crate) fn count(&self, tally: Tally) {
+        for (counter, count) in [
+            (&self.offset_commits, tally.offsets_committed),
+            (&self.offset_deletions, tally.offsets_deleted),
+            (&self.offset_expirations, tally.offsets_expired),
+            (&self.completed_rebalances, tally.rebalances_completed),
+            (&self.consumer_rebalances, tally.rebalances_begun),
+        ] {
+            counter.add(count as u64);
+        }
+    }
 }

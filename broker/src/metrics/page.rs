@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use zurau_common::http::exposition::{Exposition, Kind};
 use zurau_common::http::instruments::Counter;
-use zurau_common::zk::session::SessionState;
 
 use super::topics::Counters;
 use super::{groups, partitions};
@@ -38,7 +37,7 @@ pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     waiting(&observed, page);
     fetchers(context, page);
     logs(context, page);
-    zookeeper(context, page);
+    lease(context, page);
     cluster(context, page);
     groups::write(context, page);
     transactions(context, page);
@@ -95,7 +94,7 @@ fn replica_manager(
 
 fn topics(context: &BrokerContext, page: &mut Exposition) {
     type Read = fn(&Counters) -> &Counter;
-    let families: [(&str, &str, Read); 9] = [
+    let families: [(&str, &str, Read); 10] = [
         ("messagesin", "Records appended.", |one| &one.messages_in),
         ("bytesin", "Bytes of record batches appended.", |one| &one.bytes_in),
         ("bytesout", "Bytes of record batches sent to consumers.", |one| &one.bytes_out),
@@ -106,7 +105,8 @@ fn topics(context: &BrokerContext, page: &mut Exposition) {
         ("totalfetchrequests", "Fetches, one for each partition of a request.", |one| &one.fetch_requests),
         ("failedproducerequests", "Produces that failed here.", |one| &one.failed_produce_requests),
         ("failedfetchrequests", "Fetches that failed here.", |one| &one.failed_fetch_requests),
-        ("invalidmessagecrcrecords", "Produces with a damaged batch.", |one| &one.invalid_magic_or_checksum),
+        ("invalidmessagecrcrecords", "Produces with a damaged batch.", |one| &one.damaged),
+        ("invalidmagicnumberrecords", "Produces of an older message format.", |one| &one.invalid_magic),
     ];
     let metrics = &context.shared.metrics;
     for (name, help, read) in families {
@@ -124,6 +124,16 @@ fn topics(context: &BrokerContext, page: &mut Exposition) {
             &metrics.replication_bytes_in,
         ),
         ("replicationbytesout", "Bytes of record batches sent to followers.", &metrics.replication_bytes_out),
+        (
+            "reassignmentbytesin",
+            "Bytes of record batches fetched because a reassignment adds this broker to the replicas.",
+            &metrics.reassignment_bytes_in,
+        ),
+        (
+            "reassignmentbytesout",
+            "Bytes of record batches sent to replicas that a reassignment adds.",
+            &metrics.reassignment_bytes_out,
+        ),
     ] {
         page.counter(&format!("kafka_server_brokertopicmetrics_{name}_total"), help, counter.get());
     }
@@ -148,6 +158,9 @@ fn fetchers(context: &BrokerContext, page: &mut Exposition) {
     let mut family =
         page.family("kafka_server_replicafetchermanager_failedpartitionscount", Kind::Gauge, help);
     family.sample(&[("clientid", "Replica")], observed.backing_off);
+    let help = "Fetchers that a panic ended.";
+    let mut family = page.family("kafka_server_replicafetchermanager_deadthreadcount", Kind::Gauge, help);
+    family.sample(&[("clientid", "Replica")], observed.dead);
 }
 
 fn logs(context: &BrokerContext, page: &mut Exposition) {
@@ -185,25 +198,7 @@ fn logs(context: &BrokerContext, page: &mut Exposition) {
     }
 }
 
-fn zookeeper(context: &BrokerContext, page: &mut Exposition) {
-    let state = context.zookeeper.current().map(|zookeeper| *zookeeper.state().borrow());
-    let help = "1 for the state of the session that the broker is registered under.";
-    let mut family = page.family("kafka_server_sessionexpirelistener_sessionstate", Kind::Gauge, help);
-    for (name, is) in [
-        ("CONNECTED", state == Some(SessionState::Connected)),
-        ("CONNECTING", state == Some(SessionState::Disconnected)),
-        ("CLOSED", matches!(state, None | Some(SessionState::Ended))),
-    ] {
-        family.sample(&[("state", name)], is);
-    }
-    let metrics = &context.shared.metrics;
-    for (name, help, counter) in [
-        ("zookeeperdisconnects", "Losses of the connection.", &metrics.zookeeper_disconnects),
-        ("zookeepersyncconnects", "Connections, the first included.", &metrics.zookeeper_sync_connects),
-        ("zookeeperexpires", "Sessions that ZooKeeper ended.", &metrics.zookeeper_expires),
-    ] {
-        page.counter(&format!("kafka_server_sessionexpirelistener_{name}_total"), help, counter.get());
-    }
+fn lease(context: &BrokerContext, page: &mut Exposition) {
     let lease = context.shared.lease();
     let help = "Seconds for which leaders here may acknowledge without looking at ZooKeeper again.";
     page.gauge(
@@ -214,6 +209,9 @@ fn zookeeper(context: &BrokerContext, page: &mut Exposition) {
 }
 
 fn transactions(context: &BrokerContext, page: &mut Exposition) {
+    let help = "Loads of partitions of transaction coordinators.";
+    let prefix = "kafka_server_transaction_coordinator_metrics_partition_load_time";
+    context.shared.metrics.transaction_loads.expose(page, prefix, help);
     let counts = Handle::current().block_on(context.transactions.count(context, ANSWER_LIMIT));
     let help = "Transactional ids that are coordinated here, by the state of their last transaction.";
     let mut family = page.family("zurau_transactional_ids", Kind::Gauge, help);

@@ -1,11 +1,13 @@
 //! A series for each partition (`http.metrics.partitions`): its log here, and, for those led here, what kafka_exporter
 //! tells of it. Each partition is told of by its leader alone, so that sums over brokers are right.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zurau_common::http::exposition::{Exposition, Kind};
 
 use crate::context::BrokerContext;
+use crate::fetchers::FollowerLag;
 use crate::partition::{Leading, Observation, Partition};
 
 struct Row {
@@ -35,6 +37,21 @@ pub(super) fn write(
         .collect();
     logs(&rows, page);
     led(&rows, own.0, page);
+    lags(context, page);
+}
+
+/// What each follower here lacks.
+fn lags(context: &BrokerContext, page: &mut Exposition) {
+    let help = "Records below the leader's high watermark that a follower here lacked when its leader last answered.";
+    let mut family = page.family("kafka_server_fetcherlagmetrics_consumerlag", Kind::Gauge, help);
+    let mut clients = BTreeMap::new();
+    for FollowerLag { partition, leader, fetcher, lag } in context.control.fetchers.lags() {
+        let client = clients
+            .entry((fetcher, leader))
+            .or_insert_with(|| format!("ReplicaFetcherThread-{fetcher}-{leader}"));
+        let number = partition.partition.to_string();
+        family.sample(&[("clientid", client), ("topic", &partition.topic), ("partition", &number)], lag);
+    }
 }
 
 type Read = fn(&Observation) -> i64;

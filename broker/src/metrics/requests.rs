@@ -1,12 +1,16 @@
 //! RequestMetrics: how many requests of each API and version, and where their time went.
+//!
+//! Kafka's RequestQueueTimeMs and RequestQueueSize have no counterpart: a request is started by the task that has read
+//! it, so there is no queue before it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kafka_protocol::messages::ApiKey;
 use parking_lot::Mutex;
 use zurau_common::http::exposition::{Exposition, Kind};
-use zurau_common::http::instruments::{Counter, Timer};
+use zurau_common::http::instruments::{Counter, Sizes, Timer};
 use zurau_common::wire::server::Answered;
 
 use super::errors;
@@ -19,11 +23,16 @@ struct ApiMetrics {
     version_min: i16,
     /// By version, from `version_min` on.
     requests: Vec<Counter>,
-    request_bytes: Counter,
+    request_bytes: Sizes,
     total: Timer,
     local: Timer,
     remote: Timer,
+    /// Of answers that were there at once; of the others it is not known.
+    response_queue: Timer,
     send: Timer,
+    /// Only of the API that is throttled.
+    throttle: Timer,
+    successes: Counter,
     /// By code; without success.
     errors: Mutex<BTreeMap<i16, u64>>,
 }
@@ -43,11 +52,14 @@ impl Default for RequestMetrics {
             key: api.key,
             version_min: api.version_min,
             requests: (api.version_min..=api.version_max).map(|_| Counter::default()).collect(),
-            request_bytes: Counter::default(),
+            request_bytes: Sizes::default(),
             total: Timer::default(),
             local: Timer::default(),
             remote: Timer::default(),
+            response_queue: Timer::default(),
             send: Timer::default(),
+            throttle: Timer::default(),
+            successes: Counter::default(),
             errors: Mutex::default(),
         });
         Self { apis: apis.collect(), unsupported: Counter::default() }
@@ -56,9 +68,7 @@ impl Default for RequestMetrics {
 
 impl RequestMetrics {
     pub(crate) fn record(&self, answered: &Answered) {
-        let found = self.apis.binary_search_by_key(&answered.api_key, |api| api.key as i16).ok();
-        let api = found.and_then(|index| self.apis.get(index));
-        let counter = api.and_then(|api| {
+        let counter = self.api(answered.api_key).and_then(|api| {
             let version = usize::try_from(answered.api_version.checked_sub(api.version_min)?).ok()?;
             Some((api, api.requests.get(version)?))
         });
@@ -67,10 +77,14 @@ impl RequestMetrics {
             return;
         };
         requests.add(1);
-        api.request_bytes.add(answered.request_bytes as u64);
-        api.total.record(answered.started + answered.waited + answered.sent);
+        api.request_bytes.record(answered.request_bytes);
+        let queued = answered.queued.unwrap_or_default();
+        api.total.record(answered.started + answered.waited + queued + answered.sent);
         api.local.record(answered.started);
         api.remote.record(answered.waited);
+        if let Some(queued) = answered.queued {
+            api.response_queue.record(queued);
+        }
         api.send.record(answered.sent);
     }
 
@@ -81,12 +95,32 @@ impl RequestMetrics {
     }
 
     pub(crate) fn record_error(&self, api_key: i16, code: i16) {
+        let Some(api) = self.api(api_key) else { return };
         if code == 0 {
-            return;
+            api.successes.add(1);
+        } else {
+            *api.errors.lock().entry(code).or_default() += 1;
         }
-        if let Ok(index) = self.apis.binary_search_by_key(&api_key, |api| api.key as i16) {
-            *self.apis[index].errors.lock().entry(code).or_default() += 1;
+    }
+
+    /// As [`RequestMetrics::record_error`] for so many codes of 0.
+    pub(crate) fn record_successes(&self, api_key: i16, count: usize) {
+        if let Some(api) = self.api(api_key) {
+            api.successes.add(count as u64);
         }
+    }
+
+    /// For how long a request's answer was held back, 0 included. Called for the API that is ever held back, and for no
+    /// other.
+    pub(crate) fn record_throttle(&self, api_key: ApiKey, held_back: Duration) {
+        if let Some(api) = self.api(api_key as i16) {
+            api.throttle.record(held_back);
+        }
+    }
+
+    fn api(&self, key: i16) -> Option<&ApiMetrics> {
+        let index = self.apis.binary_search_by_key(&key, |api| api.key as i16).ok()?;
+        self.apis.get(index)
     }
 
     /// Requests of an API, of all versions.
@@ -109,33 +143,49 @@ impl RequestMetrics {
                 family.sample(&[("request", &name), ("version", &version.to_string())], requests.get());
             }
         }
-        let help = "Error codes in answers, by API; one answer may hold many.";
+        let help = "Codes in answers, by API, NONE for success; one answer may hold many.";
         let mut family = page.family("kafka_network_requestmetrics_errors_total", Kind::Counter, help);
         for api in asked() {
+            if api.successes.get() != 0 {
+                let labels = [("request", &*format!("{:?}", api.key)), ("error", "NONE")];
+                family.sample(&labels, api.successes.get());
+            }
             for (code, count) in &*api.errors.lock() {
                 let labels = [("request", &*format!("{:?}", api.key)), ("error", &*errors::name(*code))];
                 family.sample(&labels, *count);
             }
         }
-        let help = "Bytes of requests, by API.";
-        let mut family = page.family("kafka_network_requestmetrics_requestbytes_total", Kind::Counter, help);
+        let help = "Bytes of requests, by API. Quantiles of the last one or two minutes.";
+        let mut family = page.family("kafka_network_requestmetrics_requestbytes", Kind::Summary, help);
         for api in asked() {
-            family.sample(&[("request", &format!("{:?}", api.key))], api.request_bytes.get());
+            api.request_bytes.expose(&mut family, &[("request", &format!("{:?}", api.key))]);
         }
         type Part = fn(&ApiMetrics) -> &Timer;
-        let parts: [(&str, &str, Part); 4] = [
+        let parts: [(&str, &str, Part); 6] = [
             ("totaltimems", "From a request's last byte to its answer's last.", |api| &api.total),
             ("localtimems", "Until the request was started: decoded, and appended or read.", |api| {
                 &api.local
             }),
-            ("remotetimems", "Waiting for replicas, for data, or for earlier answers.", |api| &api.remote),
+            ("remotetimems", "Waiting for replicas or for data, and meanwhile for earlier answers.", |api| {
+                &api.remote
+            }),
+            (
+                "responsequeuetimems",
+                "Waiting of answers that were there at once for earlier answers of their connection.",
+                |api| &api.response_queue,
+            ),
+            (
+                "throttletimems",
+                "Held back because little space is left in a log directory; only produces ever are.",
+                |api| &api.throttle,
+            ),
             ("responsesendtimems", "Writing the answer to the socket.", |api| &api.send),
         ];
         for (part, help, timer) in parts {
             let name = format!("kafka_network_requestmetrics_{part}");
             let help = format!("{help} Milliseconds; quantiles of the last one or two minutes.");
             let mut family = page.family(&name, Kind::Summary, &help);
-            for api in asked() {
+            for api in asked().filter(|api| timer(api).count() != 0) {
                 timer(api).expose(&mut family, &[("request", &format!("{:?}", api.key))]);
             }
         }
@@ -146,8 +196,6 @@ impl RequestMetrics {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use kafka_protocol::messages::ProduceResponse;
     use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 
@@ -162,6 +210,7 @@ mod tests {
             request_bytes: 10,
             started: Duration::from_millis(1),
             waited: Duration::from_millis(2),
+            queued: (api_key == 18).then_some(Duration::from_millis(4)),
             sent: Duration::from_millis(3),
         };
         for (key, version) in [(0, 9), (0, 9), (0, 3), (18, 4), (0, 99), (999, 0), (-1, -1), (0, i16::MIN)] {
@@ -170,6 +219,8 @@ mod tests {
         let partitions = [0, 6, 6].map(|code| PartitionProduceResponse::default().with_error_code(code));
         let topic = TopicProduceResponse::default().with_partition_responses(partitions.to_vec());
         metrics.record_errors(0, &ProduceResponse::default().with_responses(vec![topic]));
+        metrics.record_throttle(ApiKey::Produce, Duration::from_millis(250));
+        metrics.record_throttle(ApiKey::Produce, Duration::ZERO);
         let mut page = Exposition::default();
         metrics.write(&mut page);
         let text = page.into_text();
@@ -178,13 +229,25 @@ mod tests {
             "kafka_network_requestmetrics_requests_total{request=\"Produce\",version=\"3\"} 1",
             "kafka_network_requestmetrics_requests_total{request=\"ApiVersions\",version=\"4\"} 1",
             "kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NOT_LEADER_OR_FOLLOWER\"} 2",
-            "kafka_network_requestmetrics_requestbytes_total{request=\"Produce\"} 30",
+            "kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NONE\"} 1",
+            "kafka_network_requestmetrics_requestbytes_sum{request=\"Produce\"} 30",
+            "kafka_network_requestmetrics_requestbytes{request=\"Produce\",quantile=\"0.99\"} 10",
+            "kafka_network_requestmetrics_totaltimems_sum{request=\"ApiVersions\"} 10",
+            "kafka_network_requestmetrics_responsequeuetimems_sum{request=\"ApiVersions\"} 4",
+            "kafka_network_requestmetrics_throttletimems_sum{request=\"Produce\"} 250",
+            "kafka_network_requestmetrics_throttletimems_count{request=\"Produce\"} 2",
             "kafka_network_requestmetrics_totaltimems_sum{request=\"Produce\"} 18",
             "kafka_network_requestmetrics_remotetimems_count{request=\"Produce\"} 3",
             "zurau_unsupported_requests_total 4",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
-        assert!(!text.contains("request=\"Fetch\""), "{text}");
+        for absent in [
+            "request=\"Fetch\"",
+            "responsequeuetimems_sum{request=\"Produce\"",
+            "throttletimems_sum{request=\"ApiVersions\"",
+        ] {
+            assert!(!text.contains(absent), "{absent} in {text}");
+        }
     }
 }

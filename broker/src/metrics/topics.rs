@@ -19,7 +19,8 @@ pub(crate) struct Counters {
     pub(crate) fetch_requests: Counter,
     pub(crate) failed_produce_requests: Counter,
     pub(crate) failed_fetch_requests: Counter,
-    pub(crate) invalid_magic_or_checksum: Counter,
+    pub(crate) damaged: Counter,
+    pub(crate) invalid_magic: Counter,
 }
 
 /// Of one topic on this broker; a partition holds them, so that counting needs no look-up.
@@ -53,7 +54,11 @@ impl TopicCounters {
                 Rejection::MessageTooLarge | Rejection::RecordListTooLarge => {
                     counters.bytes_rejected.add(bytes as u64);
                 }
-                Rejection::CorruptMessage => counters.invalid_magic_or_checksum.add(1),
+                Rejection::CorruptMessage => counters.damaged.add(1),
+                Rejection::UnsupportedForMessageFormat => {
+                    counters.invalid_magic.add(1);
+                    counters.failed_produce_requests.add(1);
+                }
                 Rejection::NotLeaderOrFollower | Rejection::UnknownTopicOrPartition => {}
                 _ => counters.failed_produce_requests.add(1),
             }
@@ -126,6 +131,8 @@ mod tests {
         counters.refused(Rejection::MessageTooLarge, 50);
         counters.refused(Rejection::NotLeaderOrFollower, 7);
         counters.refused(Rejection::InvalidRecord, 7);
+        counters.refused(Rejection::CorruptMessage, 7);
+        counters.refused(Rejection::UnsupportedForMessageFormat, 7);
         let shown = || {
             let mut shown = Vec::new();
             metrics.each(|topic, counters| {
@@ -135,12 +142,14 @@ mod tests {
                     &counters.bytes_rejected,
                     &counters.produce_requests,
                     &counters.failed_produce_requests,
+                    &counters.damaged,
+                    &counters.invalid_magic,
                 ];
                 shown.push((topic.map(str::to_owned), numbers.map(Counter::get)));
             });
             shown
         };
-        let numbers = [3, 100, 50, 4, 1];
+        let numbers = [3, 100, 50, 6, 2, 1, 1];
         assert_eq!(shown(), [(None, numbers), (Some("t".to_owned()), numbers)]);
         drop(counters);
         assert_eq!(shown(), [(None, numbers)]);

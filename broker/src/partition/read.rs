@@ -97,6 +97,8 @@ pub(crate) struct ReadAnswer {
     pub(crate) seen: Seen,
     /// What the answer carries counts for the leaders' quota.
     pub(crate) counts_as_throttled: bool,
+    /// It is for a replica that a reassignment adds.
+    pub(crate) is_for_reassignment: bool,
     /// Kept until the answer is made: time inside this leader is not the follower's lag (D5).
     _hold: Option<FetchHold>,
 }
@@ -255,6 +257,12 @@ impl Partition {
         let log = inner.log.as_ref().expect("the caller has just read from it");
         let follower = matches!(request.reader, Reader::Follower { .. });
         let end = if follower { log.log_end_offset() } else { log.high_watermark() };
+        let is_for_reassignment = match request.reader {
+            Reader::Follower { broker, .. } => {
+                inner.replica.leader().is_some_and(|leader| leader.is_adding(broker))
+            }
+            Reader::Consumer { .. } => false,
+        };
         ReadAnswer {
             plan,
             leader_epoch,
@@ -266,6 +274,7 @@ impl Partition {
             aborted: None,
             seen: Seen { leader_epoch, end, follower },
             counts_as_throttled: follower && inner.config.throttled_leader.contains(self.id.partition),
+            is_for_reassignment,
             _hold: None,
         }
     }

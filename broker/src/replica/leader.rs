@@ -47,6 +47,8 @@ pub struct Leader {
     epoch_start: i64,
     hosts: Vec<BrokerId>,
     target: Vec<BrokerId>,
+    /// Hosts that a reassignment adds.
+    adding: Vec<BrokerId>,
     isr: IsrState,
     followers: BTreeMap<BrokerId, Progress>,
     rules: LeaderRules,
@@ -77,6 +79,7 @@ impl Leader {
             epoch_start,
             hosts: order.replicas.clone(),
             target: order.target(),
+            adding: order.adding_replicas.clone(),
             isr: IsrState::new(stored),
             followers: others.map(|id| (*id, Progress::new(now_ms))).collect(),
             rules,
@@ -115,6 +118,11 @@ impl Leader {
     /// Number of replicas that the partition shall have in the end.
     pub(crate) fn replicas(&self) -> usize {
         self.target.len()
+    }
+
+    /// Whether a reassignment adds this broker to the replicas.
+    pub(crate) fn is_adding(&self, broker: BrokerId) -> bool {
+        self.adding.contains(&broker)
     }
 
     /// min = min(`min.insync.replicas`, number of target replicas): L8.

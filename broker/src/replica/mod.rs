@@ -52,12 +52,15 @@ pub struct View {
     pub partition_epoch: PartitionEpoch,
     /// Whether the epoch was started with this broker as one of its hosts.
     pub is_host: bool,
+    /// A reassignment adds this broker to the replicas.
+    pub is_being_added: bool,
 }
 
 impl View {
     fn of(order: &LeaderAndIsr, own: BrokerId) -> Self {
         Self {
             is_host: order.replicas.contains(&own),
+            is_being_added: order.adding_replicas.contains(&own),
             controller_epoch: order.controller_epoch,
             leader: order.leader,
             leader_epoch: order.leader_epoch,

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use zurau_common::config::Settings;
+use zurau_common::http::instruments::SeldomTimer;
 use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
 
@@ -19,6 +20,7 @@ use super::shard::{Shard, TransactionSettings};
 use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
 use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, setting};
+use crate::metrics::Metrics;
 
 /// How often leaderships are looked at. A request does not wait for it: it looks itself.
 const LOOK: Duration = Duration::from_millis(250);
@@ -36,6 +38,10 @@ impl Kind for Transactions {
     type Shard = Shard;
     type Command = Command;
     const NAME: &'static str = "transaction coordinator";
+
+    fn loads(metrics: &Metrics) -> &SeldomTimer {
+        &metrics.transaction_loads
+    }
 
     fn empty_shard(&self) -> Shard {
         Shard::new(Arc::clone(&self.settings))

@@ -187,7 +187,8 @@ pub struct Connection {
     pub closer: CancellationToken,
 }
 
-/// How long a request took, and in what part. Answers leave in order, so `waited` holds the wait for earlier ones too.
+/// How long a request took, and in what part. Answers leave in order, so `waited` holds the wait for earlier ones too,
+/// except for answers that were there at once: their wait for earlier ones is `queued`.
 #[derive(Debug, Clone, Copy)]
 pub struct Answered {
     pub api_key: i16,
@@ -198,6 +199,8 @@ pub struct Answered {
     pub started: Duration,
     /// From there until the answer was there.
     pub waited: Duration,
+    /// From there until all earlier answers of the connection were there. `None` where that cannot be told from `waited`.
+    pub queued: Option<Duration>,
     /// From there until the answer was written.
     pub sent: Duration,
 }

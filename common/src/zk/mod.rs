@@ -20,6 +20,7 @@ pub mod lease;
 mod lease_term;
 pub mod read;
 pub mod session;
+pub mod session_metrics;
 pub mod watch;
 mod write;
 

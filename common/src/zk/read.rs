@@ -152,13 +152,20 @@ impl ZooKeeper {
         let mut dead_generation = 0;
         loop {
             let (client, generation) = self.client(dead_generation, deadline).await?;
+            let began = Instant::now();
             let answer = tokio::select! {
                 biased;
                 answer = request(client) => answer,
                 () = self.inner.closing.cancelled() => return Err(ReadError::SessionEnded),
                 // A silent server is noticed by the client only later, and by its own clock.
-                () = tokio::time::sleep_until(deadline) => return Err(ReadError::ConnectionLoss),
+                () = tokio::time::sleep_until(deadline) => {
+                    self.inner.metrics.answered(began.elapsed());
+                    return Err(ReadError::ConnectionLoss);
+                }
             };
+            if !matches!(answer, Err(zk::Error::SessionExpired | zk::Error::ClientClosed)) {
+                self.inner.metrics.answered(began.elapsed());
+            }
             match answer {
                 Ok(answer) => return Ok(answer),
                 // The client is dead; whether the session is, the next attachment will tell.

@@ -18,6 +18,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use super::connect_string::ConnectString;
 use super::lease::Lease;
+use super::session_metrics::SessionMetrics;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -73,6 +74,7 @@ pub(crate) struct Inner {
     state: watch::Sender<SessionState>,
     pub(crate) lease: Lease,
     pub(crate) closing: CancellationToken,
+    pub(crate) metrics: Arc<SessionMetrics>,
 }
 
 impl Drop for Inner {
@@ -93,6 +95,17 @@ impl ZooKeeper {
     /// # Errors
     /// A connect string that cannot be read, or no session within the time.
     pub async fn connect(config: ZooKeeperConfig) -> anyhow::Result<Self> {
+        Self::connect_counted(config, Arc::default()).await
+    }
+
+    /// As [`ZooKeeper::connect`]; what happens to the session and its requests is counted.
+    ///
+    /// # Errors
+    /// As [`ZooKeeper::connect`].
+    pub async fn connect_counted(
+        config: ZooKeeperConfig,
+        metrics: Arc<SessionMetrics>,
+    ) -> anyhow::Result<Self> {
         let target = ConnectString::parse(&config.connect)
             .with_context(|| format!("zookeeper.connect={} cannot be read", config.connect))?;
         let deadline = Instant::now() + config.connection_timeout;
@@ -101,7 +114,7 @@ impl ZooKeeper {
         loop {
             let attempt = establish(connector.clone(), &target);
             let error = match timeout(deadline - Instant::now(), attempt).await {
-                Ok(Ok(client)) => return Ok(Self::attached_to(client, target)),
+                Ok(Ok(client)) => return Ok(Self::attached_to(client, target, metrics)),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no answer".to_owned(),
             };
@@ -117,7 +130,7 @@ impl ZooKeeper {
         }
     }
 
-    fn attached_to(client: Client, target: ConnectString) -> Self {
+    fn attached_to(client: Client, target: ConnectString, metrics: Arc<SessionMetrics>) -> Self {
         let session_timeout = client.session_timeout();
         let session = client.session().clone();
         let attachment =
@@ -130,7 +143,10 @@ impl ZooKeeper {
             state: watch::Sender::new(SessionState::Connected),
             lease: Lease::new(session_timeout),
             closing: CancellationToken::new(),
+            metrics,
         });
+        let (counting, state) = (Arc::clone(&inner.metrics), inner.state.subscribe());
+        tokio::spawn(async move { counting.follow(state).await });
         info!(session = %inner.session.id(), timeout = ?session_timeout, "ZooKeeper session started");
         let keeper = Keeper { inner: Arc::downgrade(&inner), closing: inner.closing.clone() };
         tokio::spawn(keeper.run(client.state_watcher()));

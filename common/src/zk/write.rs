@@ -54,12 +54,18 @@ impl ZooKeeper {
         loop {
             let (client, generation) = self.client(dead_generation, deadline).await?;
             let sent = BootTime::now();
+            let began = Instant::now();
             let answer = tokio::select! {
                 biased;
-                answer = commit(client, ops) => answer?,
+                answer = commit(client, ops) => answer,
                 () = self.inner.closing.cancelled() => return Err(MultiError::Unknown),
             };
-            match answer {
+            // A refusal may be our own.
+            if matches!(answer, Ok(Answer::Stored(_)) | Err(MultiError::Failed { .. } | MultiError::Unknown))
+            {
+                self.inner.metrics.answered(began.elapsed());
+            }
+            match answer? {
                 Answer::Stored(results) => {
                     self.inner.lease.confirm(sent);
                     return Ok(results);

@@ -8,14 +8,17 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proxy::Proxy;
 use server::TestServer;
+use zurau_common::http::exposition::Exposition;
 use zurau_common::id::BrokerId;
 use zurau_common::zk::op::{Lifetime, MultiError, Op, OpFailure, OpResult};
 use zurau_common::zk::read::ReadError;
 use zurau_common::zk::session::{SessionState, ZooKeeper, ZooKeeperConfig};
+use zurau_common::zk::session_metrics::SessionMetrics;
 use zurau_common::zk::watch::TreeEvent;
 
 /// Longer than anything here takes on a loaded machine.
@@ -53,6 +56,7 @@ scenarios!(
     watches_set_anew_go_on_and_do_not_disturb_one_another,
     no_change_is_missed_through_cut_connections,
     who_has_caught_up_has_heard_of_everything_that_was_answered,
+    requests_and_changes_of_the_session_are_counted,
     a_multi_answers_each_operation_of_the_caller,
     the_chroot_and_the_parents_are_created,
     a_lost_answer_is_unknown_and_the_znode_tells,
@@ -93,6 +97,37 @@ fn set(path: &str, data: &str, version: Option<i32>) -> Op {
 
 fn absent(path: &str) -> Op {
     Op::CheckAbsent { path: path.to_owned() }
+}
+
+async fn requests_and_changes_of_the_session_are_counted(server: TestServer) {
+    let metrics = Arc::new(SessionMetrics::default());
+    let config = ZooKeeperConfig {
+        connect: format!("127.0.0.1:{}", server.port),
+        session_timeout: Duration::from_secs(10),
+        connection_timeout: PATIENCE,
+    };
+    let zookeeper = ZooKeeper::connect_counted(config, Arc::clone(&metrics)).await.unwrap();
+    let value = |sample: &str| {
+        let mut page = Exposition::default();
+        metrics.write(Some(*zookeeper.state().borrow()), &mut page);
+        let text = page.into_text();
+        let found = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no {sample} in {text}"))
+    };
+    let requests = || -> u64 { value("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count") };
+    assert_eq!(requests(), 0);
+    zookeeper.create_if_absent("/a", b"").await.unwrap();
+    zookeeper.create_if_absent("/a", b"").await.unwrap();
+    assert_eq!(zookeeper.get("/b").await.unwrap(), None);
+    // Not sent, since it cannot be.
+    zookeeper.multi(&[set("/a", "x", Some(-1))]).await.unwrap_err();
+    assert_eq!(requests(), 3);
+    let counted = |name: &str| -> u64 { value(&format!("kafka_server_sessionexpirelistener_{name}_total")) };
+    until("the connection is counted", async || counted("zookeepersyncconnects") == 1).await;
+    assert_eq!(value("kafka_server_sessionexpirelistener_sessionstate{state=\"CONNECTED\"}"), 1);
+    zookeeper.close().await;
+    until("the end is counted", async || counted("zookeeperexpires") == 1).await;
+    assert_eq!(value("kafka_server_sessionexpirelistener_sessionstate{state=\"CLOSED\"}"), 1);
 }
 
 async fn a_multi_answers_each_operation_of_the_caller(server: TestServer) {

@@ -3,6 +3,7 @@
 
 mod random;
 mod scale;
+mod statistics;
 mod world;
 mod zookeeper;
 

@@ -46,7 +46,7 @@ fn partition(tp: &TopicPartition) -> Vec<Fact> {
     ]
 }
 
-fn loaded(topics: usize, partitions: i32) -> Machine {
+pub(super) fn loaded(topics: usize, partitions: i32) -> Machine {
     let config = World::new().config;
     let mut machine = Machine::new(config, ControllerEpoch(1), 0, Millis(0));
     let mut facts: Vec<Fact> = (1..=BROKERS).flat_map(registered).collect();

@@ -133,6 +133,11 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
         ("kafka_topic_partition_leader_is_preferred{topic=\"t\",partition=\"0\"}", 1.0),
         ("kafka_log_log_logendoffset{topic=\"t\",partition=\"0\"}", 100.0),
         ("kafka_network_requestmetrics_totaltimems_count{request=\"Produce\"}", 50.0),
+        ("kafka_network_requestmetrics_requestbytes_count{request=\"Produce\"}", 50.0),
+        ("kafka_network_requestmetrics_throttletimems_count{request=\"Produce\"}", 50.0),
+        ("kafka_network_requestmetrics_throttletimems_sum{request=\"Produce\"}", 0.0),
+        ("kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NONE\"}", 50.0),
+        ("kafka_server_replicafetchermanager_deadthreadcount{clientid=\"Replica\"}", 0.0),
         ("kafka_server_replicamanager_underreplicatedpartitions", 0.0),
         ("kafka_server_replicamanager_leadercount", 1.0),
         ("kafka_server_replicamanager_partitioncount", 1.0),
@@ -148,7 +153,21 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
     let bytes_out = leader.value("kafka_server_brokertopicmetrics_bytesout_total{topic=\"t\"}")?;
     ensure!(bytes_in >= 100.0 && bytes_out >= bytes_in, "{bytes_in} bytes in, {bytes_out} bytes out");
     ensure!(leader.value("kafka_server_brokertopicmetrics_replicationbytesout_total")? >= 2.0 * bytes_in);
+    ensure!(leader.value("kafka_network_requestmetrics_requestbytes_sum{request=\"Produce\"}")? >= bytes_in);
+    for (sample, least, most) in [
+        ("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", 0.01, 1.0),
+        ("kafka_network_socketserver_networkprocessoravgidle_percent", 0.01, 1.0),
+        ("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count", 1.0, f64::MAX),
+        ("kafka_server_sessionexpirelistener_zookeepersyncconnects_total", 1.0, f64::MAX),
+        ("kafka_network_requestmetrics_errors_total{request=\"Fetch\",error=\"NONE\"}", 1.0, f64::MAX),
+        ("kafka_network_requestmetrics_responsequeuetimems_count{request=\"Fetch\"}", 1.0, f64::MAX),
+    ] {
+        let found = leader.value(sample)?;
+        ensure!((least..=most).contains(&found), "{sample} is {found}");
+    }
     let follower = Metrics::get(&cluster.brokers[1].http_address())?;
+    let lag = "kafka_server_fetcherlagmetrics_consumerlag{clientid=\"ReplicaFetcherThread-0-1\",topic=\"t\",partition=\"0\"}";
+    ensure!(follower.value(lag)?.abs() < f64::EPSILON, "a follower in sync lags");
     let replicated = follower.value("kafka_server_brokertopicmetrics_replicationbytesin_total")?;
     ensure!((replicated - bytes_in).abs() < f64::EPSILON, "{replicated} bytes replicated of {bytes_in}");
     same_families(BROKER_FAMILIES, &leader)?;
@@ -165,7 +184,45 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
     ensure!(leader.value("kafka_server_replicamanager_isrshrinks_total")? >= 1.0);
     ensure!(leader.value("kafka_server_replicamanager_isrexpands_total")? >= 1.0);
     lag(&mut cluster)?;
+    controller_times(&mut cluster)?;
     cluster.check_running()
+}
+
+/// Of all controllers together, since another may have taken office: after the loss of a broker, with a topic's deletion
+/// and a broker's goodbye.
+fn controller_times(cluster: &mut Cluster) -> Result<()> {
+    cluster.znodes.create("/admin/delete_topics/on1", "")?;
+    cluster.broker(2)?.stop(START_LIMIT)?;
+    let prefixes = ["kafka_controller_controllerstats_", "kafka_controller_controllereventmanager_"];
+    eventually("the controllers' times", START_LIMIT, || {
+        let mut pages = Vec::new();
+        for controller in &cluster.controllers {
+            pages.push(Metrics::get(&controller.http_address())?);
+        }
+        let sum = |sample: &str| pages.iter().map(|page| page.value(sample)).sum::<Result<f64>>();
+        for (prefix, name, least) in [
+            // One for each process that took office; two topics; one lost leader.
+            (0, "controllerchangerateandtimems_count", 1.0),
+            (0, "topicchangerateandtimems_count", 2.0),
+            (0, "leaderelectionrateandtimems_count", 1.0),
+            (0, "isrchangerateandtimems_count", 1.0),
+            (0, "leaderandisrresponsereceivedrateandtimems_count", 1.0),
+            (0, "topicdeletionrateandtimems_count", 1.0),
+            (0, "controlledshutdownrateandtimems_count", 1.0),
+            (1, "eventqueuetimems_count", 1.0),
+            (1, "eventqueueprocessingtimems_count", 1.0),
+        ] {
+            let found = sum(&format!("{}{name}", prefixes[prefix]))?;
+            ensure!(found >= least, "{name} is {found}");
+        }
+        let found = sum("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count")?;
+        ensure!(found >= 2.0, "{found} requests to ZooKeeper");
+        let queued =
+            "kafka_controller_controllerchannelmanager_requestrateandqueuetimems_count{brokerid=\"1\"}";
+        ensure!(pages.iter().any(|page| page.value(queued).is_ok_and(|found| found >= 1.0)), "{queued}");
+        Ok(Some(()))
+    })?;
+    cluster.broker(2)?.start()
 }
 
 /// A group that has read nothing, then everything. Of two of its partitions at least one is led by another broker than
@@ -180,6 +237,9 @@ fn lag(cluster: &mut Cluster) -> Result<()> {
     }
     let coordinator = commit(cluster, &mut client, [("t", 0), ("on1", 0), ("on2", 0)])?;
     let http = cluster.broker(coordinator)?.http_address();
+    let prefix = "kafka_server_group_coordinator_metrics";
+    let load = Metrics::get(&http)?.value(&format!("{prefix}_partition_load_time_max"))?;
+    ensure!((0.0..30_000.0).contains(&load), "the coordinator took {load} ms to load");
     wait_for_lags(&http, [("t", 100.0), ("on1", 1.0), ("on2", 1.0)])?;
     let page = Metrics::get(&http)?;
     for (sample, expected) in [
@@ -187,6 +247,9 @@ fn lag(cluster: &mut Cluster) -> Result<()> {
         ("kafka_coordinator_group_groupmetadatamanager_numgroups", 1.0),
         ("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", 1.0),
         ("kafka_coordinator_group_groupmetadatamanager_numoffsets", 3.0),
+        ("kafka_server_group_coordinator_metrics_offset_commit_count", 3.0),
+        ("kafka_consumergroup_lag_sum{consumergroup=\"readers\",topic=\"t\"}", 100.0),
+        ("kafka_consumergroup_current_offset_sum{consumergroup=\"readers\",topic=\"t\"}", 0.0),
     ] {
         let found = page.value(sample)?;
         ensure!((found - expected).abs() < f64::EPSILON, "{sample} is {found}, not {expected}");

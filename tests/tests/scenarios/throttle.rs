@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use kafka_protocol::records::Compression;
 use zurau_tests::cluster::START_LIMIT;
+use zurau_tests::metrics::Metrics;
 use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, eventually, scenario};
 
@@ -12,6 +13,7 @@ const MIB: usize = 1 << 20;
 /// Bytes to move, and bytes a second.
 const MOVED: usize = 6 * MIB;
 const RATE: usize = MIB;
+const LAG: &str = "kafka_server_fetcherlagmetrics_consumerlag{clientid=\"ReplicaFetcherThread-0-1\",topic=\"moved\",partition=\"0\"}";
 
 #[test]
 fn rsn_11_a_throttled_move_is_slow_and_completes() {
@@ -27,6 +29,7 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
     let mut cluster = Cluster::builder()
         .set_for_brokers("replica.lag.time.max.ms", 2_000)
         .set_for_brokers("replica.fetch.max.bytes", 256 << 10)
+        .set_for_brokers("http.metrics.partitions", true)
         .start(directory)?;
     cluster.create_topic("moved", &["[1]"])?;
     cluster.create_topic("other", &["[1,2,3]"])?;
@@ -49,6 +52,12 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
     let isr_before = cluster.znodes.get("/brokers/topics/other/0/ISR")?;
     let start = Instant::now();
     cluster.znodes.put("/brokers/topics/moved/0/replicas", "[2]")?;
+    let metrics =
+        |cluster: &Cluster, broker: usize| Metrics::get(&cluster.brokers[broker - 1].http_address());
+    eventually("the new replica tells how far it is behind", Duration::from_secs(20), || {
+        let lag = metrics(&cluster, 2)?.value(LAG);
+        Ok(lag.is_ok_and(|lag| 0.0 < lag).then_some(()))
+    })?;
     let mut client = cluster.client();
     let small = encode_batch(&[&[b'x'; 1000]], now_ms(), Compression::None)?;
     eventually("the move is complete", Duration::from_secs(90), || {
@@ -61,6 +70,16 @@ fn throttled_move(directory: &TestDirectory, side: &str) -> Result<()> {
     let took = start.elapsed();
     let least = Duration::from_secs((MOVED / RATE) as u64) / 2;
     ensure!(least < took, "{MOVED} bytes at {RATE} a second took {took:?}");
+    let name = "kafka_server_brokertopicmetrics_reassignmentbytes";
+    let (moved_out, moved_in) = (format!("{name}out_total"), format!("{name}in_total"));
+    for (broker, sample, moves) in
+        [(1, &moved_out, true), (2, &moved_in, true), (1, &moved_in, false), (3, &moved_in, false)]
+    {
+        let found = metrics(&cluster, broker)?.value(sample)?;
+        let expected = if moves { MOVED as f64 } else { 0.0 };
+        // Some percent more are headers of batches.
+        ensure!((expected..=expected * 1.1).contains(&found), "{sample} of broker {broker} is {found}");
+    }
     let isr_after = cluster.znodes.get("/brokers/topics/other/0/ISR")?;
     ensure!(isr_before == isr_after, "the ISR of another partition moved: {isr_before:?}, {isr_after:?}");
     eventually("the copy is gone", START_LIMIT, || {

@@ -205,6 +205,7 @@ impl Decision<'_> {
         // After 2^31 changes the number starts again.
         let epoch = self.state.epoch.checked_add(1).unwrap_or(1);
         self.record(ConsumerRecord::Epoch(Some(epoch)));
+        self.out.tally.rebalances_begun += 1;
         self.out.effects.push(Effect::Rebalances {
             group: Arc::clone(self.group),
             epoch,

@@ -4,6 +4,7 @@ use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
 
 use super::super::group::GroupState;
+use super::super::outbox::Tally;
 use super::*;
 
 #[test]
@@ -163,6 +164,7 @@ fn topics_that_a_living_group_reads_no_more_expire() {
     }
     let all = world.asked(Request::Fetch(FetchRequest { topics: None, require_stable: false, member: None }));
     assert_eq!(all, "fetch t-0:5");
+    assert_eq!(world.shard.take_tally().offsets_expired, 1);
 }
 
 #[test]
@@ -217,4 +219,38 @@ fn offsets_are_deleted_unless_a_member_reads_the_topic() {
     let mut world = World::new();
     world.join(&Joiner { protocol_type: "connect", version: 3, ..joiner("") });
     assert_eq!(world.delete_offset("t"), "delete NonEmptyGroup");
+}
+
+#[test]
+fn what_happens_to_groups_and_offsets_is_counted() {
+    let mut world = World::stable(1);
+    let rebalanced = Tally { rebalances_completed: 1, ..Tally::default() };
+    assert_eq!(world.shard.take_tally(), rebalanced);
+    assert_eq!(world.shard.take_tally(), Tally::default(), "each is told once");
+    world.commits_at_once = false;
+    world.ask(Request::Commit(commit("c-1", 1, 5)));
+    world.report(WriteOutcome::Refused(Rejection::NotEnoughReplicas));
+    world.ask(Request::Commit(commit("c-1", 1, 6)));
+    assert_eq!(world.shard.take_tally(), Tally::default(), "nothing is stored yet");
+    world.report(WriteOutcome::Committed);
+    world.commits_at_once = true;
+    assert_eq!(world.shard.take_tally(), Tally { offsets_committed: 1, ..Tally::default() });
+    world.leave("c-1");
+    world.delete_offset("u");
+    assert_eq!(world.shard.take_tally(), Tally::default());
+    world.delete_offset("t");
+    assert_eq!(world.shard.take_tally(), Tally { offsets_deleted: 1, ..Tally::default() });
+    let committed = Tally { offsets_committed: 1, ..Tally::default() };
+    let expired = Tally { offsets_expired: 1, ..Tally::default() };
+    // With the group.
+    let mut world = World::new();
+    world.commit("", -1, 5);
+    assert_eq!(world.shard.take_tally(), committed);
+    world.pass(7 * DAY_MS + 600_000);
+    assert_eq!([world.list(), world.fetch()], ["list", "fetch t-0:-1"]);
+    assert_eq!(world.shard.take_tally(), expired);
+    // Of a client that deletes the group.
+    world.commit("", -1, 5);
+    world.delete();
+    assert_eq!(world.shard.take_tally(), committed);
 }

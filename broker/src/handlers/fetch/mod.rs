@@ -315,9 +315,12 @@ impl Job {
             }
             Records::Read(records)
         };
+        let shared = &self.context.shared;
         if answer.counts_as_throttled {
-            let shared = &self.context.shared;
             shared.throttles.leader.record(records.len(), shared.now_ms());
+        }
+        if answer.is_for_reassignment {
+            shared.metrics.reassignment_bytes_out.add(records.len() as u64);
         }
         Ok(PartitionAnswer {
             partition: key.partition,
@@ -365,7 +368,10 @@ impl Job {
         let partitions = self.fetching.partitions.iter().zip(answers).zip(wanted);
         let partitions = partitions
             .filter_map(|(((key, _), answer), wanted)| wanted.then_some((&key.topic, answer)))
-            .collect();
+            .collect::<Vec<_>>();
+        // With that of the whole answer.
+        let successes = 1 + partitions.iter().filter(|(_, answer)| answer.error_code == 0).count();
+        self.context.shared.metrics.requests.record_successes(self.reply.api_key, successes);
         let endpoints = hints.endpoints().collect();
         let answer = FetchAnswer { error_code: 0, session_id, partitions, endpoints };
         encode(answer, version, self.reply.correlation_id)

@@ -182,16 +182,21 @@ struct Began {
     started: Duration,
     /// When it was started.
     at: Instant,
+    /// The answer was there then.
+    at_once: bool,
 }
 
 impl Began {
     fn answered(self, ready: Instant, sent: Instant) -> Answered {
+        let between = ready.saturating_duration_since(self.at);
+        let (waited, queued) = if self.at_once { (Duration::ZERO, Some(between)) } else { (between, None) };
         Answered {
             api_key: self.api_key,
             api_version: self.api_version,
             request_bytes: self.request_bytes,
             started: self.started,
-            waited: ready.saturating_duration_since(self.at),
+            waited,
+            queued,
             sent: sent.saturating_duration_since(ready),
         }
     }
@@ -251,7 +256,8 @@ impl Reader<'_> {
         let (api_key, api_version) = (request.api_key, request.api_version);
         let answer = self.start_caught(request).await.map_err(Ending::Panicked)?;
         let at = Instant::now();
-        let began = Began { api_key, api_version, request_bytes: size, started: at - arrived, at };
+        let at_once = matches!(answer, Answer::Now(_));
+        let began = Began { api_key, api_version, request_bytes: size, started: at - arrived, at, at_once };
         let (answer, bytes) = match answer {
             Answer::Now(frame) => {
                 let bytes = frame.size();

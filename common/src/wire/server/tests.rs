@@ -24,9 +24,14 @@ const STREAM_THAT_PANICS: i16 = 15;
 struct TestHandler {
     permits: Arc<Semaphore>,
     started: mpsc::UnboundedSender<i32>,
+    answered: mpsc::UnboundedSender<Answered>,
 }
 
 impl RequestHandler for TestHandler {
+    fn answered(&self, answered: &Answered) {
+        let _ = self.answered.send(*answered);
+    }
+
     fn start<'a>(&'a self, _: &'a Connection, request: RequestFrame) -> BoxFuture<'a, Answer> {
         let _ = self.started.send(request.correlation_id);
         let answer = answer_to(request.correlation_id);
@@ -111,16 +116,22 @@ struct Fixture {
     server: Server,
     permits: Arc<Semaphore>,
     started: mpsc::UnboundedReceiver<i32>,
+    answered: mpsc::UnboundedReceiver<Answered>,
 }
 
 impl Fixture {
     async fn new(limits: ServerLimits) -> Self {
         let permits = Arc::new(Semaphore::new(0));
-        let (sender, started) = mpsc::unbounded_channel();
-        let handler = Arc::new(TestHandler { permits: Arc::clone(&permits), started: sender });
+        let (for_started, started) = mpsc::unbounded_channel();
+        let (for_answered, answered) = mpsc::unbounded_channel();
+        let handler = Arc::new(TestHandler {
+            permits: Arc::clone(&permits),
+            started: for_started,
+            answered: for_answered,
+        });
         let listener = ListenerAddress { name: "PLAINTEXT".into(), host: "127.0.0.1".into(), port: 0 };
         let server = Server::bind(&[listener], limits, handler).await.unwrap();
-        Self { server, permits, started }
+        Self { server, permits, started, answered }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -164,6 +175,32 @@ async fn answers_leave_in_the_order_of_their_requests() {
     fixture.permits.add_permits(2);
     for id in [1, 2, 4, 5] {
         assert_eq!(read_answer(&mut stream).await, id);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_was_there_at_once_tells_its_wait_for_earlier_ones() {
+    const WAIT: Duration = Duration::from_millis(50);
+    let mut fixture = Fixture::new(ServerLimits::default()).await;
+    let mut stream = fixture.connect().await;
+    let requests = [request(WAIT_FOR_PERMIT, 1), request(ECHO, 2), request(SILENT, 3)];
+    stream.write_all(&requests.concat()).await.unwrap();
+    for id in 1..=3 {
+        assert_eq!(fixture.next_started().await, id);
+    }
+    tokio::time::sleep(WAIT).await;
+    fixture.permits.add_permits(1);
+    for id in 1..=2 {
+        assert_eq!(read_answer(&mut stream).await, id);
+    }
+    for _ in 0..3 {
+        let answered = timely(fixture.answered.recv()).await.unwrap();
+        let told = (answered.waited, answered.queued);
+        match answered.api_key {
+            SILENT => assert_eq!(told, (Duration::ZERO, None)),
+            WAIT_FOR_PERMIT => assert!(WAIT <= told.0 && told.1.is_none(), "{told:?}"),
+            _ => assert!(told.0.is_zero() && told.1.is_some_and(|queued| WAIT <= queued), "{told:?}"),
+        }
     }
 }
 
@@ -308,7 +345,8 @@ async fn a_taken_port_is_an_error_that_names_the_listener() {
     let port = fixture.server.local_addresses()[0].1.port();
     let listener = ListenerAddress { name: "PLAINTEXT".into(), host: "127.0.0.1".into(), port };
     let (started, _keep) = mpsc::unbounded_channel();
-    let handler = Arc::new(TestHandler { permits: Arc::new(Semaphore::new(0)), started });
+    let (answered, _) = mpsc::unbounded_channel();
+    let handler = Arc::new(TestHandler { permits: Arc::new(Semaphore::new(0)), started, answered });
     let error = Server::bind(&[listener], ServerLimits::default(), handler).await.err().unwrap();
     assert!(format!("{error:#}").contains(&format!("PLAINTEXT://127.0.0.1:{port}")), "{error:#}");
 }

@@ -26,6 +26,7 @@ fn a_partition_is_given_up_before_another_gets_it() {
     assert_eq!(ask(&mut world, owns("a", 1, &[(1, 0), (1, 1)])), "a e2");
     assert_eq!(ask(&mut world, beat("b", 2)), "b e2 [1-2]");
     assert_eq!(seen(&world), "Stable e2 a:e2[1-0 1-1] b:e2[1-2]");
+    assert_eq!(world.shard.take_tally().rebalances_begun, 2);
 }
 
 #[test]
