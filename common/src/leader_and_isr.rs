@@ -35,8 +35,54 @@ pub struct LeaderAndIsr {
 }
 
 impl LeaderAndIsr {
+    /// Whether a reassignment brings the partition to this host. One by the assignment itself (`replicas` was written)
+    /// names nobody as added; then it is who is wanted and not in sync while others have to leave.
+    pub fn is_adding(&self, host: BrokerId) -> bool {
+        let is_wanted = self.replicas.contains(&host) && !self.removing_replicas.contains(&host);
+        let is_new_in_a_move = is_wanted && !self.removing_replicas.is_empty() && !self.isr.contains(&host);
+        self.adding_replicas.contains(&host) || is_new_in_a_move
+    }
+
     /// The replicas that the partition shall have in the end.
     pub fn target(&self) -> Vec<BrokerId> {
         crate::assignment::difference(&self.replicas, &self.removing_replicas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_adds_whom_it_names_or_who_is_wanted_and_not_in_sync() {
+        let ids = |numbers: &[i32]| numbers.iter().copied().map(BrokerId).collect::<Vec<_>>();
+        // Hosts, adding, removing, ISR: who is added.
+        let rows: [(&[i32], &[i32], &[i32], &[i32], &[i32]); 5] = [
+            (&[1, 2], &[2], &[1], &[1], &[2]),
+            (&[1, 2], &[2], &[1], &[1, 2], &[2]),
+            (&[1, 2, 3], &[3], &[], &[1, 2], &[3]),
+            (&[1, 2], &[], &[1], &[1], &[2]),
+            (&[1, 2, 3], &[], &[], &[1, 2], &[]),
+        ];
+        for (hosts, adding, removing, isr, expected) in rows {
+            let order = LeaderAndIsr {
+                partition: TopicPartition::new("t", 0),
+                topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),
+                controller_epoch: ControllerEpoch(1),
+                leader: BrokerId(1),
+                leader_epoch: LeaderEpoch(0),
+                isr: ids(isr),
+                partition_epoch: PartitionEpoch(0),
+                replicas: ids(hosts),
+                adding_replicas: ids(adding),
+                removing_replicas: ids(removing),
+                is_new: false,
+                recovery: false,
+                state_version: 0,
+                elr: None,
+            };
+            let added: Vec<BrokerId> = (1..=4).map(BrokerId).filter(|id| order.is_adding(*id)).collect();
+            assert_eq!(added, ids(expected), "{hosts:?} {adding:?} {removing:?} {isr:?}");
+        }
     }
 }

@@ -79,7 +79,7 @@ impl Leader {
             epoch_start,
             hosts: order.replicas.clone(),
             target: order.target(),
-            adding: order.adding_replicas.clone(),
+            adding: others.clone().filter(|id| order.is_adding(**id)).copied().collect(),
             isr: IsrState::new(stored),
             followers: others.map(|id| (*id, Progress::new(now_ms))).collect(),
             rules,

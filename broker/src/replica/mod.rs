@@ -60,7 +60,7 @@ impl View {
     fn of(order: &LeaderAndIsr, own: BrokerId) -> Self {
         Self {
             is_host: order.replicas.contains(&own),
-            is_being_added: order.adding_replicas.contains(&own),
+            is_being_added: order.is_adding(own),
             controller_epoch: order.controller_epoch,
             leader: order.leader,
             leader_epoch: order.leader_epoch,

@@ -160,14 +160,14 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
         ("kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms_count", 1.0, f64::MAX),
         ("kafka_server_sessionexpirelistener_zookeepersyncconnects_total", 1.0, f64::MAX),
         ("kafka_network_requestmetrics_errors_total{request=\"Fetch\",error=\"NONE\"}", 1.0, f64::MAX),
-        ("kafka_network_requestmetrics_responsequeuetimems_count{request=\"Fetch\"}", 1.0, f64::MAX),
+        ("kafka_network_requestmetrics_responsequeuetimems_count{request=\"UpdateMetadata\"}", 1.0, f64::MAX),
     ] {
         let found = leader.value(sample)?;
         ensure!((least..=most).contains(&found), "{sample} is {found}");
     }
     let follower = Metrics::get(&cluster.brokers[1].http_address())?;
-    let lag = "kafka_server_fetcherlagmetrics_consumerlag{clientid=\"ReplicaFetcherThread-0-1\",topic=\"t\",partition=\"0\"}";
-    ensure!(follower.value(lag)?.abs() < f64::EPSILON, "a follower in sync lags");
+    let of_follower = "kafka_server_fetcherlagmetrics_consumerlag{clientid=\"ReplicaFetcherThread-0-1\",topic=\"t\",partition=\"0\"}";
+    ensure!(follower.value(of_follower)?.abs() < f64::EPSILON, "a follower in sync lags");
     let replicated = follower.value("kafka_server_brokertopicmetrics_replicationbytesin_total")?;
     ensure!((replicated - bytes_in).abs() < f64::EPSILON, "{replicated} bytes replicated of {bytes_in}");
     same_families(BROKER_FAMILIES, &leader)?;
