@@ -57,14 +57,14 @@ mod tests {
     fn a_move_adds_whom_it_names_or_who_is_wanted_and_not_in_sync() {
         let ids = |numbers: &[i32]| numbers.iter().copied().map(BrokerId).collect::<Vec<_>>();
         // Hosts, adding, removing, ISR: who is added.
-        let rows: [(&[i32], &[i32], &[i32], &[i32], &[i32]); 5] = [
-            (&[1, 2], &[2], &[1], &[1], &[2]),
-            (&[1, 2], &[2], &[1], &[1, 2], &[2]),
-            (&[1, 2, 3], &[3], &[], &[1, 2], &[3]),
-            (&[1, 2], &[], &[1], &[1], &[2]),
-            (&[1, 2, 3], &[], &[], &[1, 2], &[]),
+        let rows: [[&[i32]; 5]; 5] = [
+            [&[1, 2], &[2], &[1], &[1], &[2]],
+            [&[1, 2], &[2], &[1], &[1, 2], &[2]],
+            [&[1, 2, 3], &[3], &[], &[1, 2], &[3]],
+            [&[1, 2], &[], &[1], &[1], &[2]],
+            [&[1, 2, 3], &[], &[], &[1, 2], &[]],
         ];
-        for (hosts, adding, removing, isr, expected) in rows {
+        for [hosts, adding, removing, isr, expected] in rows {
             let order = LeaderAndIsr {
                 partition: TopicPartition::new("t", 0),
                 topic_id: TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEA").unwrap(),

@@ -326,9 +326,9 @@ impl Runtime {
             if let Some((write, began)) = self.writes.remove(&id) {
                 self.mirror.write_ended(&write);
                 match &write {
-                    Write::Partition(change) => elections.began(&change.fence.partition, began),
+                    Write::Partition(change) => elections.took(&change.fence.partition, began.elapsed()),
                     Write::RemoveTopic { .. } if outcome.is_ok() => {
-                        self.metrics.done(Task::TopicDeletion, began);
+                        self.metrics.done(Task::TopicDeletion, began.elapsed());
                     }
                     _ => {}
                 }
@@ -364,7 +364,7 @@ impl Runtime {
             Reply::Event(event @ Event::LeaderAndIsrAnswered { .. }) => {
                 let began = Instant::now();
                 self.apply(event);
-                self.metrics.done(Task::LeaderAndIsrResponseReceived, began);
+                self.metrics.done(Task::LeaderAndIsrResponseReceived, began.elapsed());
             }
             Reply::Event(event) => self.apply(event),
             Reply::NewerController => self.yield_if_outranked(),
@@ -422,13 +422,13 @@ impl Runtime {
                 }
                 Action::AnswerAlterIsr { request, outcomes } => {
                     if let Some((Waiting::AlterIsr(reply), began)) = self.waiting.remove(&request) {
-                        self.metrics.done(Task::IsrChange, began);
+                        self.metrics.done(Task::IsrChange, began.elapsed());
                         let _ = reply.send(outcomes);
                     }
                 }
                 Action::AnswerControlledShutdown { request, outcome } => {
                     if let Some((Waiting::Shutdown(reply), began)) = self.waiting.remove(&request) {
-                        self.metrics.done(Task::ControlledShutdown, began);
+                        self.metrics.done(Task::ControlledShutdown, began.elapsed());
                         let _ = reply.send(outcome);
                     }
                 }
@@ -437,7 +437,7 @@ impl Runtime {
                     if let Note::TookOffice { .. } = note
                         && let Some(began) = self.took_office.take()
                     {
-                        self.metrics.done(Task::ControllerChange, began);
+                        self.metrics.done(Task::ControllerChange, began.elapsed());
                     }
                     tell(&note);
                 }

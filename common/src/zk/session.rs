@@ -276,8 +276,9 @@ impl Keeper {
     async fn run(self, mut states: zk::StateWatcher) {
         let closing = self.closing.clone();
         let work = async {
+            let mut is_told = true;
             loop {
-                self.follow(&mut states).await;
+                self.follow(&mut states, std::mem::take(&mut is_told)).await;
                 match self.attach_again().await {
                     Some(next) => states = next,
                     None => return,
@@ -290,9 +291,12 @@ impl Keeper {
         }
     }
 
-    /// Until the client gives up.
-    async fn follow(&self, states: &mut zk::StateWatcher) {
+    /// Until the client gives up. `is_told`: that it is connected at first is no news, and not to be taken for a return.
+    async fn follow(&self, states: &mut zk::StateWatcher, is_told: bool) {
         let mut state = states.peek_state();
+        if is_told && matches!(state, zk::SessionState::SyncConnected) {
+            state = states.changed().await;
+        }
         loop {
             let Some(inner) = self.inner.upgrade() else { return };
             match state {
