@@ -77,6 +77,8 @@ impl SessionMetrics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn value(metrics: &SessionMetrics, state: Option<SessionState>, sample: &str) -> String {
@@ -89,21 +91,27 @@ mod tests {
 
     #[tokio::test]
     async fn changes_of_a_session_are_counted() {
-        let metrics = SessionMetrics::default();
+        let metrics = Arc::new(SessionMetrics::default());
         let (sender, receiver) = watch::channel(SessionState::Connected);
-        let changes = async {
-            for state in [SessionState::Disconnected, SessionState::Connected, SessionState::Ended] {
-                tokio::task::yield_now().await;
-                sender.send_replace(state);
-            }
-        };
-        tokio::join!(metrics.follow(receiver), changes);
-        for (name, expected) in
-            [("zookeeperdisconnects", "1"), ("zookeepersyncconnects", "2"), ("zookeeperexpires", "1")]
-        {
+        let counting = Arc::clone(&metrics);
+        let following = tokio::spawn(async move { counting.follow(receiver).await });
+        for (state, name, expected) in [
+            (SessionState::Connected, "zookeepersyncconnects", "1"),
+            (SessionState::Disconnected, "zookeeperdisconnects", "1"),
+            (SessionState::Connected, "zookeepersyncconnects", "2"),
+            (SessionState::Ended, "zookeeperexpires", "1"),
+        ] {
+            sender.send_if_modified(|now| std::mem::replace(now, state) != state);
             let sample = format!("kafka_server_sessionexpirelistener_{name}_total");
-            assert_eq!(value(&metrics, None, &sample), expected, "{name}");
+            while value(&metrics, None, &sample) != expected {
+                tokio::task::yield_now().await;
+            }
         }
+        following.await.unwrap();
+        assert_eq!(
+            value(&metrics, None, "kafka_server_sessionexpirelistener_zookeeperdisconnects_total"),
+            "1"
+        );
         let closed = "kafka_server_sessionexpirelistener_sessionstate{state=\"CLOSED\"}";
         assert_eq!(value(&metrics, None, closed), "1");
         assert_eq!(value(&metrics, Some(SessionState::Connected), closed), "0");
