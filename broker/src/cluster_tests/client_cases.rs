@@ -10,7 +10,9 @@ use kafka_protocol::messages::offset_for_leader_epoch_request::{
 use kafka_protocol::messages::{
     FetchRequest, FetchResponse, ListOffsetsRequest, OffsetForLeaderEpochRequest,
 };
+use kafka_protocol::records::Compression;
 use tokio::time::timeout;
+use zurau_common::config::CompressionType;
 use zurau_common::id::TopicId;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
@@ -156,6 +158,33 @@ async fn cli_10_known_and_unknown_partitions_are_told_apart_by_every_api() {
         let code = response.topics[0].partitions[0].error_code;
         assert_eq!(code, expected, "OffsetForLeaderEpoch {topic}-{number}");
     }
+}
+
+/// A topic of zstd is refused to clients of before zstd. What a producer compressed so comes as it is, as from Kafka:
+/// rskafka reads it, and fetches with version 4.
+#[tokio::test(flavor = "multi_thread")]
+async fn cli_06_topics_of_zstd_are_refused_to_old_fetches() {
+    let mut world = world_with_metadata().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    let leader = connect(&world, 1).await;
+    let zstd = batch(&BatchSpec { compression: Compression::Zstd, ..BatchSpec::default() });
+    let produced = leader.call(7, &produce("t", -1, zstd.clone())).await.unwrap();
+    assert_eq!(produce_code(&produced), 0);
+    let fetched_with = async |version| outcome(&leader.call(version, &fetch("t", 0, 0, 0)).await.unwrap());
+    assert_eq!(fetched_with(4).await, (0, zstd.len()));
+
+    let config = br#"{"version":1,"config":{"compression.type":"zstd"}}"#.to_vec();
+    let path = Znode::TopicConfig("t".into()).path();
+    let op = Op::Create { path, data: config, lifetime: Lifetime::Persistent };
+    world.zookeeper.multi(&[op]).await.unwrap();
+    let known = async || {
+        let config = world.broker(1).parts.context.topic_configs.get("t");
+        config.compression_type == CompressionType::Zstd
+    };
+    eventually("the compression is known", known).await;
+    assert_eq!(fetched_with(9).await, (Rejection::UnsupportedCompressionType.code(), 0));
+    assert_eq!(fetched_with(10).await, (0, zstd.len()));
 }
 
 /// The limit is for what clients append; what is stored is replicated and read.

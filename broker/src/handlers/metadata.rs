@@ -5,19 +5,22 @@
 //! - v0 leaves replicas without a live broker out (error 9), v1+ names them. A leader without an address on the
 //!   listener is error 5, from v6 error 72 when its broker lives.
 //! - v4 `allow_auto_topic_creation`, before it is always true; it needs `auto.create.topics.enable` too. Unlike Kafka
-//!   we wait a moment for the new leaders, so that the usual client need not ask again.
+//!   we wait a moment for the new leaders, so that the usual client need not ask again. So we do for what somebody
+//!   else created a moment ago: Kafka's brokers do not know a partition before it has had a leader, and rskafka goes
+//!   by its first answer for ever when that names none.
 //! - v8-10 authorized operations of the cluster, v8+ of topics: without an authorizer everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use kafka_protocol::messages::{MetadataRequest, MetadataResponse};
 use kafka_protocol::protocol::StrBytes;
-use zurau_common::id::{BrokerId, TopicId, topic_name_problem};
+use zurau_common::id::{BrokerId, LeaderEpoch, TopicId, topic_name_problem};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{to_wire_ids, to_wire_topic};
 use zurau_common::wire::server::Answer;
@@ -31,7 +34,7 @@ pub(super) const TOPIC_OPERATIONS: i32 = 0x0df8;
 /// Operations on the cluster: create, alter, describe, cluster action, describe and alter configs, idempotent write.
 pub(super) const CLUSTER_OPERATIONS: i32 = 0x1fa0;
 
-/// How long an answer waits for the leaders of topics that it created.
+/// How long an answer waits for the first leaders of topics that it names.
 const CREATION_WAIT: Duration = Duration::from_millis(500);
 
 /// What stands in for authorized operations that were not asked for.
@@ -52,13 +55,41 @@ fn begin(call: Call, request: MetadataRequest) -> Answer {
     } else {
         BTreeSet::new()
     };
-    if missing.is_empty() {
+    if missing.is_empty() && !starting(&image, &request, asker.version) {
         return call.reply().now(&answer(&image, &request, &asker, &BTreeMap::new()));
     }
     call.pend(|call| async move {
-        let outcomes = auto_create(&call.context, missing).await;
-        answer(&call.context.metadata.image(), &request, &asker, &outcomes)
+        let context = &call.context;
+        let outcomes = auto_create(context, &missing).await;
+        let there = |image: &MetadataImage, name: &str| {
+            image.topic(name).is_some() || outcomes.get(name) != Some(&Rejection::LeaderNotAvailable)
+        };
+        let led = context.metadata.wait_until(|image| {
+            let known = missing.iter().all(|name| there(image, name));
+            (known && !starting(image, &request, asker.version)).then_some(())
+        });
+        // Too slow is no error: the client is told that the leader is not available yet.
+        let _ = tokio::time::timeout(CREATION_WAIT, led).await;
+        answer(&context.metadata.image(), &request, &asker, &outcomes)
     })
+}
+
+/// Whether a partition that is asked for waits for its first leader, and a replica lives that can be it.
+fn starting(image: &MetadataImage, request: &MetadataRequest, version: i16) -> bool {
+    let starts = |topic: &Arc<TopicImage>| {
+        topic.partitions.values().any(|partition| {
+            let never_led = partition.leader.is_none() && partition.leader_epoch == LeaderEpoch::UNKNOWN;
+            never_led && offline(image, partition).len() < partition.replicas.len()
+        })
+    };
+    let named = |topic: &MetadataRequestTopic| match &topic.name {
+        Some(name) => image.topic(name.as_str()),
+        None => image.topic_by_id(TopicId(topic.topic_id)),
+    };
+    match &request.topics {
+        Some(asked) if !asked.is_empty() || version != 0 => asked.iter().filter_map(named).any(starts),
+        _ => image.topics().any(starts),
+    }
 }
 
 /// What an answer depends on besides the image.
@@ -87,20 +118,12 @@ fn topics_to_create(image: &MetadataImage, request: &MetadataRequest, version: i
     missing.map(ToOwned::to_owned).collect()
 }
 
-/// Creates the topics and waits a moment for their leaders. Says for each that is not there why.
-async fn auto_create(context: &BrokerContext, names: BTreeSet<String>) -> BTreeMap<String, Rejection> {
-    let outcomes = crate::topic_creation::create_with_defaults(context, &names).await;
-    let created: Vec<&String> = names.iter().filter(|name| !outcomes.contains_key(*name)).collect();
-    let all_led = context.metadata.wait_until(|image| {
-        let led = |name: &&String| {
-            image.topic(name).is_some_and(|topic| topic.partitions.values().all(|p| p.leader.is_some()))
-        };
-        created.iter().all(led).then_some(())
-    });
-    // Too slow is no error: the client is told that the leader is not available yet.
-    let _ = tokio::time::timeout(CREATION_WAIT, all_led).await;
-    let pending = created.into_iter().map(|name| (name.clone(), Rejection::LeaderNotAvailable));
-    outcomes.into_iter().chain(pending.collect::<Vec<_>>()).collect()
+/// Creates the topics. Says for each why it is not there: of those that are created, that they have no leader yet.
+async fn auto_create(context: &BrokerContext, names: &BTreeSet<String>) -> BTreeMap<String, Rejection> {
+    let outcomes = crate::topic_creation::create_with_defaults(context, names).await;
+    let pending = names.iter().filter(|name| !outcomes.contains_key(*name));
+    let pending: Vec<_> = pending.map(|name| (name.clone(), Rejection::LeaderNotAvailable)).collect();
+    outcomes.into_iter().chain(pending).collect()
 }
 
 /// `absent`: why a valid topic that the image lacks is not there; else it is unknown.
@@ -249,8 +272,6 @@ pub(super) fn offline(image: &MetadataImage, partition: &PartitionImage) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-
     use super::*;
     use crate::handlers::tests::assert_every_version_encodes;
     use crate::metadata::tests::{id, image, topic};
@@ -334,6 +355,24 @@ mod tests {
         let first = &partitions("PLAINTEXT", 12)[0];
         assert_eq!((first.leader_id.0, first.leader_epoch), (1, 5));
         assert_eq!(first.offline_replicas, to_wire_ids(&[BrokerId(2)]));
+    }
+
+    #[test]
+    fn answers_wait_for_the_first_leaders_of_what_is_asked_for() {
+        let mut new = topic("new", id(1), &[1, -1]);
+        new.partition_states[1].leader_epoch = LeaderEpoch::UNKNOWN.0;
+        let mut image = image(vec![new, topic("offline", id(2), &[1, -1]), topic("led", id(3), &[1])]);
+        assert!(starting(&image, &by_name(&["led", "new"]), 9));
+        let by_id = MetadataRequestTopic::default().with_topic_id(id(1).0).with_name(None);
+        assert!(starting(&image, &MetadataRequest::default().with_topics(Some(vec![by_id])), 12));
+        let all = MetadataRequest::default().with_topics(None);
+        assert!(starting(&image, &all, 9) && starting(&image, &by_name(&[]), 0));
+        assert!(!starting(&image, &by_name(&[]), 1));
+        assert!(!starting(&image, &by_name(&["led", "missing"]), 9));
+        let had_one = by_name(&["offline"]);
+        assert!(!starting(&image, &had_one, 9), "it has had a leader, and may have none for hours");
+        image.brokers.clear();
+        assert!(!starting(&image, &by_name(&["new"]), 9), "nobody can lead it");
     }
 
     #[test]

@@ -66,6 +66,18 @@ const TIERS: [Tier; 7] = [
 /// These want topics that nobody creates by naming them.
 const NO_AUTO_CREATE: Tier =
     Tier { tests: "0045,0107,0111", flags: &["-s", "noautocreate"], mark: " (noautocreate)" };
+/// The tests that read as members of groups; the setting concerns no other.
+const CONSUMER_PROTOCOL: [Tier; 2] = [
+    Tier {
+        tests: "0015,0017,0020,0022,0029,0030,0031,0033,0034,0036,0038,0040,0041,0042,0049,0050,0051,0053,0056,0059,0060,\
+                0061,0064,0067,0069,0070,0073,0083,0084,0085,0091,0093,0098,0101,0103,0109,0112,0113,0118,0127,0130,0137,\
+                0139,0140,0153",
+        flags: &["-Q"],
+        mark: "",
+    },
+    // Of these the quick mode leaves out everything.
+    Tier { tests: "0018,0019,0026,0045,0082,0089,0102,0122,0132", flags: &[], mark: "" },
+];
 const ACLS: &str = "ACLs";
 const OLD_FORMATS: &str = "record formats v0 and v1";
 const GAPS: [Gap; 5] = [
@@ -100,7 +112,16 @@ fn librdkafka_without_auto_creation() {
     });
 }
 
-fn suite(suite: &Suite, tests: impl FnOnce(&Runner<'_>) -> Result<Tally>) {
+#[test]
+#[ignore = "takes a quarter of an hour; run by tests/run --long"]
+fn librdkafka_consumer_protocol() {
+    let setting = "its tests of groups with group.protocol=consumer (KIP-848), three brokers";
+    suite(&Suite { name: "librdkafka, consumer protocol", version: VERSION, setting }, |runner| {
+        Runner { group_protocol: Some("consumer"), ..runner }.run(&CONSUMER_PROTOCOL)
+    });
+}
+
+fn suite(suite: &Suite, tests: impl FnOnce(Runner<'_>) -> Result<Tally>) {
     if let Some(why) = compiler_missing() {
         return skip(suite.name, &why);
     }
@@ -112,8 +133,9 @@ fn suite(suite: &Suite, tests: impl FnOnce(&Runner<'_>) -> Result<Tally>) {
             .set("group.initial.rebalance.delay.ms", 0)
             .set("auto.create.topics.enable", !suite.name.ends_with("noautocreate"))
             .start(directory)?;
-        let runner = Runner { built, directory, bootstrap: cluster.bootstrap(), kafka };
-        judge(suite, &tests(&runner)?, &GAPS)
+        let bootstrap = cluster.bootstrap();
+        let runner = Runner { built, directory, bootstrap, kafka, group_protocol: None };
+        judge(suite, &tests(runner)?, &GAPS)
     });
 }
 
@@ -123,6 +145,8 @@ struct Runner<'a> {
     bootstrap: String,
     /// What the tests take for an installation of Kafka.
     kafka: PathBuf,
+    /// That of all consumers; `None` is the client's own choice.
+    group_protocol: Option<&'static str>,
 }
 
 /// What the report tells of a test.
@@ -202,6 +226,7 @@ impl Runner<'_> {
         command.env("RDKAFKA_TEST_CONF", &config).env("TEST_KAFKA_VERSION", "3.9.0").env("CI", "1");
         command.env("BROKERS", &self.bootstrap).env("TESTS", tests).env("TEST_REPORT", &report);
         command.env("KAFKA_PATH", &self.kafka);
+        command.envs(self.group_protocol.map(|protocol| ("TEST_CONSUMER_GROUP_PROTOCOL", protocol)));
         command.env("LD_LIBRARY_PATH", "../src:../src-cpp").env("ZURAU", binary("zurau")?);
         let log = self.directory.join(&format!("test-runner-{}.log", tests.len()));
         let output = run(&mut command, &log, LIMIT)?;

@@ -8,6 +8,9 @@ use serde_json::json;
 
 use crate::workshop::workshop;
 
+/// A longer line is no remark of a test about itself.
+const REMARK_LENGTH: usize = 150;
+
 /// Which suite, and how it ran.
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
@@ -68,13 +71,21 @@ impl Tally {
         self.skipped.values().sum()
     }
 
-    /// Reads the lines `test NAME ... ok` of Rust's test runner.
+    /// Reads the lines `test NAME ... ok` of Rust's test runner, and what passing tests say with `--show-output`: one that
+    /// says that it skips did not run.
     pub(crate) fn of_cargo(output: &str) -> Self {
         let mut tally = Self::default();
-        let mut program = "";
+        let (mut program, mut talking) = ("", None);
         for line in output.lines() {
             if let Some(started) = line.trim_start().strip_prefix("Running ") {
                 program = started.split(" (").next().unwrap_or_default();
+            }
+            if let Some(heading) = line.strip_prefix("---- ") {
+                talking = heading.split(' ').next().map(|name| format!("{program} {name}"));
+            }
+            let says_so = line.len() < REMARK_LENGTH && line.to_lowercase().starts_with("skipping");
+            if says_so && talking.take_if(|name| tally.passed.remove(name)).is_some() {
+                tally.skip(line.trim(), 1);
             }
             let Some((name, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
             else {
@@ -181,6 +192,11 @@ mod tests {
         let tally = Tally::of_cargo(output);
         assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (1, 1, 1));
         assert_eq!(tally.skipped.keys().collect::<Vec<_>>(), ["why"]);
+        let output = format!(
+            "{output}\nsuccesses:\n\n---- a stdout ----\nSkipping it: no delete\n\nsuccesses:\n    a\n"
+        );
+        let tally = Tally::of_cargo(&output);
+        assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (0, 1, 2));
         let tally = Tally::of_steps("ok   one thing\nnoise\nFAIL another: why\nok two\n");
         assert_eq!((tally.passed.len(), tally.failed.len(), tally.skips()), (2, 1, 0));
         let output =

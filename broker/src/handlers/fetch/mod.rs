@@ -3,7 +3,7 @@
 //!
 //! - An answer waits up to `max_wait_ms` until `min_bytes` are there; an error or a diverging epoch ends the wait.
 //! - The first batch of an answer is returned whole, however small the limits are.
-//! - v4 isolation level; v7 sessions (`session`); v9 the reader's leader epoch; v10 allows zstd; v11 the consumer's rack,
+//! - v4 isolation level; v7 sessions (`session`); v9 the reader's leader epoch; v10 allows topics of zstd; v11 the consumer's rack,
 //!   answered with the replica to read from; v12 the epoch of the last fetched record, answered with the point of
 //!   divergence; v13 topics by id; v15 the follower's broker epoch; v16 names the leader when this broker is not it; v17 the follower's directory, of no use in ZooKeeper mode.
 //! - Records are passed from the log to the socket as they are (`encode`).
@@ -18,7 +18,7 @@ use std::time::Duration;
 use kafka_protocol::messages::FetchRequest;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
-use zurau_common::config::ReplicaSelector;
+use zurau_common::config::{CompressionType, ReplicaSelector};
 use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicName};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::server::{Answer, Connection, Frame};
@@ -37,7 +37,7 @@ use crate::replica::selector::nearest;
 
 /// First version that names topics by id.
 const TOPIC_IDS_FROM: i16 = 13;
-/// First version that may carry zstd.
+/// First version that may ask for a topic whose `compression.type` is zstd (KIP-110).
 const ZSTD_FROM: i16 = 10;
 /// First version that names the leader beside an error.
 const LEADER_HINTS_FROM: i16 = 16;
@@ -226,6 +226,9 @@ impl Job {
         };
         let partition =
             found.ok_or_else(|| not_hosted(&self.context.metadata.image(), &key.topic, key.partition))?;
+        if self.reply.api_version < ZSTD_FROM && self.becomes_zstd(&key.topic) {
+            return Err(Rejection::UnsupportedCompressionType);
+        }
         let mut answer = partition.read(&ReadRequest {
             offset: fetch.offset,
             max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(left),
@@ -242,6 +245,13 @@ impl Job {
             answer.preferred_read_replica = Some(broker);
         }
         Ok((partition, answer))
+    }
+
+    /// Whether all that is appended to the topic becomes zstd (CLI-06). What producers compress so is given to each
+    /// reader as it is, as Kafka does: there are clients that read it and know no version from [`ZSTD_FROM`] on.
+    fn becomes_zstd(&self, topic: &TopicRef) -> bool {
+        let TopicRef::Name(name) = topic else { return false };
+        self.context.topic_configs.get(name).compression_type == CompressionType::Zstd
     }
 
     /// The replica that the consumer shall read from instead of this leader.
@@ -285,7 +295,7 @@ impl Job {
 
     /// Whether the records are worth being read while the answer is written.
     fn is_streamed(&self, plan: &ReadPlan) -> bool {
-        STREAMED_FROM_BYTES <= plan.len() && ZSTD_FROM <= self.reply.api_version && plan.can_be_streamed()
+        STREAMED_FROM_BYTES <= plan.len() && plan.can_be_streamed()
     }
 
     /// Reads the records, or begins to. The leadership is checked afterwards, and again after each part: what was read
@@ -310,9 +320,6 @@ impl Job {
                 return Err(Rejection::NotLeaderOrFollower);
             }
             let records = read.map_err(|error| partition.refuse_read(error))?;
-            if self.reply.api_version < ZSTD_FROM && holds_zstd(&records) {
-                return Err(Rejection::UnsupportedCompressionType);
-            }
             Records::Read(records)
         };
         let shared = &self.context.shared;
@@ -394,29 +401,6 @@ fn random_session_id() -> i32 {
     i32::try_from(Uuid::new_v4().as_u128() & 0x7fff_ffff).expect("31 bits")
 }
 
-/// Whether a batch is compressed with zstd, which clients before v10 cannot read (CLI-06).
-fn holds_zstd(records: &[u8]) -> bool {
-    const LENGTH_AT: usize = 8;
-    const ATTRIBUTES_AT: usize = 22;
-    const ZSTD: u8 = 4;
-    let mut rest = records;
-    while let (Some(length), Some(attributes)) = (rest.get(LENGTH_AT..LENGTH_AT + 4), rest.get(ATTRIBUTES_AT))
-    {
-        if attributes & 0x07 == ZSTD {
-            return true;
-        }
-        let length: [u8; 4] = length.try_into().expect("four bytes");
-        let Some(next) = usize::try_from(i32::from_be_bytes(length))
-            .ok()
-            .and_then(|length| rest.get(LENGTH_AT + 4 + length..))
-        else {
-            return false;
-        };
-        rest = next;
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic, ReplicaState};
@@ -487,23 +471,5 @@ mod tests {
             assert_eq!((session.id, session.epoch, session.is_follower), (3, 2, true));
             assert_eq!(session.uses_topic_ids, version == 13);
         }
-    }
-
-    /// CLI-06.
-    #[test]
-    fn zstd_is_found_in_any_batch() {
-        let batch = |attributes: u8| {
-            let mut batch = vec![0; 61];
-            batch[11] = 49;
-            batch[22] = attributes;
-            batch
-        };
-        assert!(!holds_zstd(&[batch(0), batch(3)].concat()));
-        assert!(holds_zstd(&[batch(0), batch(4)].concat()));
-        assert!(holds_zstd(&[batch(0), batch(0x14)].concat()), "transactional");
-        assert!(!holds_zstd(b"short"));
-        let mut negative = batch(0);
-        negative[8] = 0xff;
-        assert!(!holds_zstd(&negative));
     }
 }
