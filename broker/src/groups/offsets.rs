@@ -230,7 +230,8 @@ impl Group {
     }
 
     /// Members commit for their generation; anybody commits for a group that has no members (GRP-05), or in a
-    /// transaction, whose producer is fenced by its epoch.
+    /// transaction, whose producer is fenced by its epoch. A client that names no generation may name itself all the
+    /// same: one of the consumer protocol has its member id before it joins, and perhaps it only assigns.
     fn commit_problem(&self, request: &CommitRequest) -> Option<Rejection> {
         let is_member =
             0 <= request.generation || !request.member_id.is_empty() || request.instance_id.is_some();
@@ -238,9 +239,11 @@ impl Group {
             Some(Rejection::CoordinatorNotAvailable)
         } else if let Some(checked) = self.consumer_commit_problem(request) {
             checked.err()
+        } else if request.generation < 0 && self.is(GroupState::Empty) {
+            None
         } else if is_member {
             self.generation_problem(request.generation, &request.member_id, request.instance_id.as_ref())
-        } else if self.is(GroupState::Empty) || request.transaction.is_some() {
+        } else if request.transaction.is_some() {
             None
         } else {
             Some(Rejection::UnknownMemberId)

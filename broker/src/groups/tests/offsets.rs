@@ -58,14 +58,20 @@ fn grp_05_stale_members_do_not_commit() {
         assert_eq!(answer, format!("commit t-0:{expected}"), "{member} {generation}");
     }
     // The same of a group whose last member left, and of one that never was.
-    let rows = [("c-1", 1, "UnknownMemberId"), ("", 1, "UnknownMemberId"), ("", -1, "ok")];
+    let rows = [
+        ("c-1", 1, "UnknownMemberId"),
+        ("", 1, "UnknownMemberId"),
+        ("", -1, "ok"),
+        // A consumer of KIP-848 that only assigns.
+        ("c-1", -1, "ok"),
+    ];
     for (member, generation, expected) in rows {
         let mut world = World::stable(1);
         world.leave("c-1");
         assert_eq!(world.commit(member, generation, 5), format!("commit t-0:{expected}"));
     }
     for (member, generation, expected) in
-        [("c-1", 5, "IllegalGeneration"), ("", 0, "IllegalGeneration"), ("", -1, "ok")]
+        [("c-1", 5, "IllegalGeneration"), ("", 0, "IllegalGeneration"), ("", -1, "ok"), ("c-1", -1, "ok")]
     {
         assert_eq!(World::new().commit(member, generation, 5), format!("commit t-0:{expected}"));
     }
