@@ -12,7 +12,7 @@ import sys
 
 BEGIN, END = "<!-- suites: written by tests/compatibility.py -->", "<!-- end of suites -->"
 COLUMNS = ("suite", "version", "setting", "run", "passed", "failed, for want of", "skipped by the suite, because")
-REASON_LENGTH = 70
+REASON_LENGTH = 90
 
 
 def counted(reasons):
