@@ -66,6 +66,7 @@ const TIERS: [Tier; 7] = [
 /// These want topics that nobody creates by naming them.
 const NO_AUTO_CREATE: Tier =
     Tier { tests: "0045,0107,0111", flags: &["-s", "noautocreate"], mark: " (noautocreate)" };
+const CONSUMER: &str = " (consumer protocol)";
 /// The tests that read as members of groups; the setting concerns no other.
 const CONSUMER_PROTOCOL: [Tier; 2] = [
     Tier {
@@ -73,14 +74,18 @@ const CONSUMER_PROTOCOL: [Tier; 2] = [
                 0061,0064,0067,0069,0070,0073,0083,0084,0085,0091,0093,0098,0101,0103,0109,0112,0113,0118,0127,0130,0137,\
                 0139,0140,0153",
         flags: &["-Q"],
-        mark: "",
+        mark: CONSUMER,
     },
     // Of these the quick mode leaves out everything.
-    Tier { tests: "0018,0019,0026,0045,0082,0089,0102,0122,0132", flags: &[], mark: "" },
+    Tier { tests: "0018,0019,0026,0045,0082,0089,0102,0122,0132", flags: &[], mark: CONSUMER },
 ];
 const ACLS: &str = "ACLs";
 const OLD_FORMATS: &str = "record formats v0 and v1";
-const GAPS: [Gap; 5] = [
+const GAPS: [Gap; 6] = [
+    Gap {
+        test: "0045_resubscribe_with_regex (consumer protocol)",
+        missing: "nothing: it wants topics of a regular expression in a later heartbeat than others",
+    },
     Gap { test: "0052_msg_timestamps", missing: OLD_FORMATS },
     Gap { test: "0081_admin", missing: ACLS },
     Gap { test: "0109_auto_create_topics", missing: ACLS },
@@ -174,7 +179,7 @@ impl Runner<'_> {
                     "SKIPPED" => {
                         tally.skip(entry.why.strip_prefix(LOCAL).map_or(&entry.why, |_| ON_A_MOCK), 1)
                     }
-                    _ if GAPS.iter().any(|gap| entry.name.contains(gap.test)) => {
+                    _ if GAPS.iter().any(|gap| name.contains(gap.test)) => {
                         tally.failed.insert(name);
                     }
                     _ => {
