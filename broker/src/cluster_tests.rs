@@ -4,6 +4,7 @@ mod client_cases;
 mod deletion;
 mod disks;
 mod durability;
+mod fetch_sessions;
 mod group_configs;
 mod isolation;
 mod log_dirs;

@@ -3,6 +3,8 @@
 
 mod fetcher;
 
+mod session;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -14,6 +14,7 @@ const LINES_MAX: usize = 600;
 const PURE: &[&str] = &[
     "broker/src/control/rules.rs",
     "broker/src/coordinator",
+    "broker/src/fetchers/session.rs",
     "broker/src/groups",
     "broker/src/metadata.rs",
     "broker/src/placement.rs",

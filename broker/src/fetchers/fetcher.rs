@@ -1,6 +1,7 @@
 //! One fetcher: a connection to one leader, and a loop of Fetch requests over the partitions it follows there. A
 //! partition that cannot go on backs off alone. The request format is Fetch v17: topics by id, the follower and its
-//! registration named (KIP-903), the leader's epoch and the last fetched epoch for truncation (KIP-320, KIP-595).
+//! registration named (KIP-903), the leader's epoch and the last fetched epoch for truncation (KIP-320, KIP-595). Requests
+//! name what has changed since the one before (`session`).
 //!
 //! With `replica.truncation.path=offsets-for-leader-epoch` those that have to ask where an epoch ends go first, all in one
 //! request; who has its answer fetches with the others then.
@@ -12,7 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use kafka_protocol::messages::OffsetForLeaderEpochRequest;
-use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
+use kafka_protocol::messages::fetch_request::{
+    FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState,
+};
 use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
 use kafka_protocol::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
@@ -29,6 +32,7 @@ use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::{TAG_TOPIC_ID, put_topic_id, to_wire_topic};
 use zurau_common::wire::peer::Peer;
 
+use super::session::{FetchSession, Name, Turn};
 use super::{AddressBook, FetchSettings, FetchersObserved};
 use crate::partition::{FetchStep, Partition};
 use crate::replica::follower::{Asked, EpochEndOffset, FetchPosition, FetchedOutcome};
@@ -37,8 +41,6 @@ use crate::shared::{Shared, wall_clock_ms};
 const FETCH_VERSION: i16 = 17;
 const LIST_OFFSETS_VERSION: i16 = 7;
 const OFFSET_FOR_LEADER_EPOCH_VERSION: i16 = 4;
-/// "No session" (KIP-227): each request names all its partitions.
-const NO_SESSION_EPOCH: i32 = -1;
 /// Asks for the log start.
 const EARLIEST: i64 = -2;
 
@@ -146,6 +148,12 @@ struct Question {
     position: FetchPosition,
 }
 
+impl Question {
+    fn name(&self) -> Name {
+        (self.partition.topic_id(), self.partition.id().partition)
+    }
+}
+
 pub(super) struct Fetcher {
     shared: Arc<Shared>,
     settings: FetchSettings,
@@ -196,6 +204,7 @@ impl Fetcher {
 
     /// Asks again and again over one connection. Ends with the reason why that has become useless.
     async fn fetch_from(&self, peer: &Peer) -> String {
+        let mut session = FetchSession::default();
         loop {
             let throttle_ms = self.shared.throttles.follower.exceeded(self.shared.now_ms());
             let (questions, next) = self.work.questions(self.leader, throttle_ms);
@@ -223,7 +232,8 @@ impl Fetcher {
                     self.settings.wait_max_ms.min(i32::try_from(until).unwrap_or(i32::MAX))
                 }
             };
-            let request = self.request(&questions, wait_ms);
+            let turn = session.turn(questions.iter().map(|question| (question.name(), &question.position)));
+            let request = self.request(turn, &questions, wait_ms);
             let limit = Duration::from_millis(self.settings.call_timeout_ms);
             let call = peer.call_within(limit, FETCH_VERSION, &request);
             tokio::pin!(call);
@@ -235,16 +245,29 @@ impl Fetcher {
                     Err(_) => return "the set of partitions has grown".to_owned(),
                 },
             };
-            match answer {
-                Ok(answer) => self.apply(peer, questions, answer).await,
+            let answer = match answer {
+                Ok(answer) => answer,
                 Err(error) => return error.to_string(),
+            };
+            let refused = Rejection::from_code(answer.error_code);
+            session.answered(answer.session_id, refused.is_some());
+            match refused {
+                None => self.apply(peer, questions, answer).await,
+                Some(rejection) if is_of_session(rejection) => {
+                    debug!(leader = %self.leader, %rejection, "the leader does not know the fetch session; opening one");
+                }
+                Some(rejection) => {
+                    warn!(leader = %self.leader, %rejection, "the leader refuses to answer a fetch; trying again");
+                    sleep(Duration::from_millis(self.settings.back_off_max_ms)).await;
+                }
             }
         }
     }
 
-    fn request(&self, questions: &[Question], wait_ms: i32) -> FetchRequest {
+    fn request(&self, turn: Turn, questions: &[Question], wait_ms: i32) -> FetchRequest {
         let mut topics: HashMap<TopicId, Vec<FetchPartition>> = HashMap::new();
-        for Question { partition, position } in questions {
+        for index in turn.named {
+            let Question { partition, position } = &questions[index];
             topics.entry(partition.topic_id()).or_default().push(
                 FetchPartition::default()
                     .with_partition(partition.id().partition)
@@ -258,6 +281,13 @@ impl Fetcher {
         let topics = topics
             .into_iter()
             .map(|(id, partitions)| FetchTopic::default().with_topic_id(id.0).with_partitions(partitions));
+        let mut forgotten: HashMap<TopicId, Vec<i32>> = HashMap::new();
+        for (topic, partition) in turn.forgotten {
+            forgotten.entry(topic).or_default().push(partition);
+        }
+        let forgotten = forgotten.into_iter().map(|(id, partitions)| {
+            ForgottenTopic::default().with_topic_id(id.0).with_partitions(partitions)
+        });
         let state = ReplicaState::default()
             .with_replica_id(self.shared.own.0.into())
             .with_replica_epoch(self.shared.broker_epoch().0);
@@ -266,29 +296,28 @@ impl Fetcher {
             .with_max_wait_ms(wait_ms)
             .with_min_bytes(self.settings.bytes_min)
             .with_max_bytes(self.settings.answer_bytes_max)
-            .with_session_epoch(NO_SESSION_EPOCH)
+            .with_session_id(turn.session_id)
+            .with_session_epoch(turn.session_epoch)
             .with_topics(topics.collect())
+            .with_forgotten_topics_data(forgotten.collect())
     }
 
     async fn apply(&self, peer: &Peer, questions: Vec<Question>, answer: FetchResponse) {
-        if let Some(rejection) = Rejection::from_code(answer.error_code) {
-            warn!(leader = %self.leader, %rejection, "the leader refuses to answer a fetch; trying again");
-            sleep(Duration::from_millis(self.settings.back_off_max_ms)).await;
-            return;
-        }
-        let mut asked: HashMap<(TopicId, i32), Question> = questions
-            .into_iter()
-            .map(|question| ((question.partition.topic_id(), question.partition.id().partition), question))
-            .collect();
-        let mut syncs = Vec::new();
+        let mut answered: HashMap<Name, PartitionData> = HashMap::new();
         for topic in answer.responses {
             let topic_id = TopicId(topic.topic_id);
-            for data in topic.partitions {
-                if let Some(question) = asked.remove(&(topic_id, data.partition_index)) {
-                    self.apply_one(peer, &question, data).await;
-                    syncs.extend(question.partition.wait_for_due_flush(wall_clock_ms()));
-                }
-            }
+            answered
+                .extend(topic.partitions.into_iter().map(|data| ((topic_id, data.partition_index), data)));
+        }
+        if answered.is_empty() {
+            return;
+        }
+        let mut syncs = Vec::new();
+        for question in questions {
+            // Who is not mentioned stands where it stood.
+            let Some(data) = answered.remove(&question.name()) else { continue };
+            self.apply_one(peer, &question, data).await;
+            syncs.extend(question.partition.wait_for_due_flush(wall_clock_ms()));
         }
         // A sync that fails takes its partition offline by itself.
         join_all(syncs).await;
@@ -411,6 +440,16 @@ impl Fetcher {
             Some(rejection) => Err(rejection),
         }
     }
+}
+
+/// The leader restarted, or gave the session's place to another one.
+fn is_of_session(rejection: Rejection) -> bool {
+    matches!(
+        rejection,
+        Rejection::FetchSessionIdNotFound
+            | Rejection::InvalidFetchSessionEpoch
+            | Rejection::FetchSessionTopicIdError
+    )
 }
 
 fn outcome_of(data: &PartitionData) -> FetchedOutcome {

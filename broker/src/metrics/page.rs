@@ -36,6 +36,7 @@ pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     context.shared.metrics.requests.write(page);
     waiting(&observed, page);
     fetchers(context, page);
+    fetch_sessions(context, page);
     logs(context, page);
     lease(context, page);
     cluster(context, page);
@@ -161,6 +162,16 @@ fn fetchers(context: &BrokerContext, page: &mut Exposition) {
     let help = "Fetchers that a panic ended.";
     let mut family = page.family("kafka_server_replicafetchermanager_deadthreadcount", Kind::Gauge, help);
     family.sample(&[("clientid", "Replica")], observed.dead);
+}
+
+fn fetch_sessions(context: &BrokerContext, page: &mut Exposition) {
+    let (sessions, partitions) = context.fetch_sessions.observe();
+    let help = "Incremental fetch sessions of followers and consumers.";
+    let name = "kafka_server_fetchsessioncache_numincrementalfetchsessions";
+    page.family(name, Kind::Gauge, help).sample(&[], sessions);
+    let help = "Partitions that the fetch sessions remember.";
+    let name = "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached";
+    page.family(name, Kind::Gauge, help).sample(&[], partitions);
 }
 
 fn logs(context: &BrokerContext, page: &mut Exposition) {

@@ -161,6 +161,18 @@ impl FetchSessions {
         Self { slots, sessions: Mutex::new(HashMap::new()) }
     }
 
+    /// Sessions, and partitions that they remember.
+    pub(crate) fn observe(&self) -> (usize, usize) {
+        let sessions = self.sessions.lock();
+        let partitions = sessions.values().map(|session| session.lock().partitions.in_order.len());
+        (sessions.len(), partitions.sum())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn forget_all(&self) {
+        self.sessions.lock().clear();
+    }
+
     /// Finds out what a request fetches.
     ///
     /// # Errors
