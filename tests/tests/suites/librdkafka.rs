@@ -174,11 +174,13 @@ struct Entry {
 }
 
 impl Entry {
-    /// Why it was left out. Lines of tests that print at the same time may have swallowed it.
+    /// Why it was left out. The runner says nothing of those of other scenarios, and lines of tests that print at the
+    /// same time may have swallowed what it says.
     fn reason(&self) -> &str {
         match &*self.why {
             why if why.starts_with(LOCAL) => ON_A_MOCK,
-            why if why.is_empty() || why.starts_with('[') => "its reason was not printed whole",
+            "" => "belongs to another scenario",
+            why if why.starts_with('[') => "its reason was not printed whole",
             why => why,
         }
     }
