@@ -6,7 +6,7 @@ use bytes::Bytes;
 use zurau_common::rejection::Rejection;
 
 use super::group::{Gathering, Group, GroupState, Member};
-use super::outbox::{Now, Outbox, Replacement, Then, Timer};
+use super::outbox::{Now, Outbox, Replacement, Then, Timer, WriteOutcome};
 use super::records::MemberId;
 use super::request::{JoinAnswer, JoinRequest, ReplyId};
 
@@ -231,13 +231,14 @@ impl Group {
         self.members.insert(Arc::clone(new_id), member);
     }
 
-    /// The record with the new id is stored, or it is not. If a rebalance came in between, that one answers.
+    /// The record with the new id is stored, or it is not: who reads the log next must find the member that is served here
+    /// (G1). If a rebalance came in between, that one answers.
     pub(crate) fn finish_replacement(
         &mut self,
         now: Now,
         out: &mut Outbox,
         replacement: &Replacement,
-        outcome: Result<(), Rejection>,
+        outcome: WriteOutcome,
     ) {
         let new_id = &replacement.new_id;
         let is_current = self.is(GroupState::Stable)
@@ -248,11 +249,15 @@ impl Group {
         }
         let Some(member) = self.members.get_mut(new_id) else { return };
         let reply = member.awaiting_join.take();
-        if let Err(rejection) = outcome {
-            member.protocols = replacement.old_protocols.clone();
-            (member.rebalance_timeout_ms, member.session_timeout_ms) = replacement.old_timeouts_ms;
-            self.rename_member(new_id, &replacement.old_id, out);
-            self.touch(&replacement.old_id, now, out);
+        if let Err(rejection) = outcome.for_group() {
+            if outcome.is_in_log() {
+                self.touch(new_id, now, out);
+            } else {
+                member.protocols = replacement.old_protocols.clone();
+                (member.rebalance_timeout_ms, member.session_timeout_ms) = replacement.old_timeouts_ms;
+                self.rename_member(new_id, &replacement.old_id, out);
+                self.touch(&replacement.old_id, now, out);
+            }
             if let Some(reply) = reply {
                 out.refuse_join(reply, rejection, &MemberId::default());
             }

@@ -354,7 +354,7 @@ impl Shard {
             }
             Then::Replace(replacement) => {
                 if let Some(group) = self.groups.get_mut(&replacement.group) {
-                    group.finish_replacement(now, &mut self.out, &replacement, outcome.for_group());
+                    group.finish_replacement(now, &mut self.out, &replacement, outcome);
                 }
             }
             Then::Commit { group, reply, answer } => {

@@ -98,6 +98,20 @@ fn a_return_that_cannot_be_stored_is_undone() {
     assert_eq!(world.describe(), "Stable consumer/range i1-1=one i2-2=two");
 }
 
+/// G1: the log has the new id, whatever the client is told; the next coordinator would refuse the old one.
+#[test]
+fn a_return_that_is_stored_stays_though_its_client_must_ask_again() {
+    let mut world = stable();
+    world.commits_at_once = false;
+    let back = world.join(&named("", "i2", 9));
+    world.report(WriteOutcome::CommittedBelowMinimum);
+    assert_eq!(world.answer(back), "join CoordinatorNotAvailable");
+    assert_eq!(world.describe(), "Stable consumer/range i1-1=one i2-3=two");
+    world.commits_at_once = true;
+    let again = world.join(&named("", "i2", 9));
+    assert_eq!(world.answer(again), "join i2-4 g1 range leader=i1-1 []");
+}
+
 #[test]
 fn a_rebalance_that_begins_meanwhile_answers_a_returning_member() {
     let mut world = stable();
