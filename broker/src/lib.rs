@@ -29,6 +29,9 @@ mod groups;
 
 mod transactions;
 
+#[cfg(test)]
+mod coordination_model;
+
 mod config_changes;
 mod context;
 mod disk_space;

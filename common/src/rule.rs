@@ -5,21 +5,22 @@
 //! `model`, which nothing but the `tests` crate asks for, makes it a question.
 
 macro_rules! rules {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
+    ($($(#[$list_doc:meta])* $list:ident { $($(#[$doc:meta])* $name:ident;)* })*) => {
         /// A rule, named by what it says.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
-            $($(#[$doc])* $name,)*
+            $($($(#[$doc])* $name,)*)*
         }
 
         impl Rule {
-            /// Every rule, for the table of the model.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            $($(#[$list_doc])* pub const $list: &'static [Self] = &[$(Self::$name,)*];)*
         }
     };
 }
 
 rules! {
+    /// Those of controllers and replicas, for the table of their model.
+    OF_PARTITIONS {
     /// A follower's offset in a fetch that diverges is not its progress.
     DivergingFetchIsNoProgress;
     /// A follower that is told a new epoch fetches in it, even from the same leader (mutation 2).
@@ -166,6 +167,49 @@ rules! {
     CommitQueueIsKept;
     /// N20, D1: a directory is complete only under the boot of its machine, unless it was closed cleanly.
     CompleteUnderBoot;
+    }
+
+    /// Those of transactions and groups, for the model of the coordinators.
+    OF_COORDINATORS {
+    /// T6: only the current producer of a transactional id adds to its transaction and ends it.
+    TransactionOfItsProducer;
+    /// T6: each run of an application gets an epoch that no other has.
+    EpochOfEachRun;
+    /// TXN-13: a transaction that is aborted because its time is over fences its producer.
+    TimeoutFences;
+    /// T4: a producer that starts again has its open transaction aborted first.
+    OpenIsAbortedFirst;
+    /// T4: a decided transaction takes no more partitions.
+    DecidedIsClosed;
+    /// TXN-01: a decided transaction verifies nothing.
+    DecidedIsNotVerified;
+    /// T4: a transaction is complete when each of its partitions has a marker.
+    MarkedEverywhere;
+    /// TXN-11: who loads a decided transaction goes on with its markers.
+    DecidedGoesOn;
+    /// T6: a partition takes nothing of an older epoch of a producer.
+    ProducerEpochOnPartition;
+    /// TXN-07: a partition takes no marker of a coordinator that has been replaced.
+    MarkerOfNewestCoordinator;
+    /// KIP-890: nobody opens a transaction on a partition unverified.
+    OpeningIsVerified;
+    /// KIP-890: a verification that a marker has overtaken counts no more.
+    GuardIsOvertaken;
+    /// T3: nothing of an open transaction is stable.
+    OpenIsUnstable;
+    /// T3: nothing of a transaction is stable before its marker is committed.
+    MarkerIsReplicated;
+    /// T1: a batch that comes again is not stored again.
+    BatchesAreStoredOnce;
+    /// G2: only members of the current generation commit, in transactions too.
+    CommitOfGeneration;
+    /// KIP-447: offsets that an open transaction may change are told to nobody who asks for stable ones.
+    UnstableIsNotTold;
+    /// T4: offsets of a transaction count when it commits, not before.
+    OffsetsWaitForTheEnd;
+    /// T4: offsets of an aborted transaction never count.
+    AbortedOffsetsAreDropped;
+    }
 }
 
 /// Whether the rule is in force.

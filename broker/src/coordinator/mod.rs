@@ -23,6 +23,8 @@ mod topic;
 mod writer;
 
 pub(crate) use batch::Producer;
+#[cfg(test)]
+pub(crate) use batch::{BatchStyle, KeyValue, encode_batch};
 pub(crate) use load::Replay;
 #[cfg(test)]
 pub(crate) use load::replay;

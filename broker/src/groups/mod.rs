@@ -38,7 +38,13 @@ pub(crate) use consumer::{ConsumerHeartbeatAnswer, DescribedConsumer};
 pub(crate) use coordinator::GroupCoordinator;
 pub(crate) use group::GroupState;
 pub(crate) use outbox::Tally;
+#[cfg(test)]
+pub(crate) use outbox::{Effect, GroupSettings};
 pub(crate) use records::GroupId;
+#[cfg(test)]
+pub(crate) use records::GroupRecord;
+#[cfg(test)]
+pub(crate) use request::{Answer, Request};
 pub(crate) use request::{
     CommitRequest, CommittedTopic, DeleteOffsetsRequest, DeleteRequest, DescribeRequest, Description,
     FetchRequest, FetchedOffset, FetchedTopic, HeartbeatRequest, JoinAnswer, JoinRequest, LeaveRequest,
@@ -46,6 +52,8 @@ pub(crate) use request::{
 };
 #[cfg(test)]
 pub(crate) use request::{DescribedMember, JoinedMember};
+#[cfg(test)]
+pub(crate) use shard::{Event, Shard};
 pub(crate) use upkeep::run;
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 use super::group::{CONSUMER_PROTOCOL_TYPE, Group, GroupState};
 use super::outbox::{Now, Outbox, Then};
@@ -112,7 +113,7 @@ impl Offsets {
 
     pub(crate) fn end_transaction(&mut self, producer_id: i64, commits: bool) {
         let Some(topics) = self.in_transactions.remove(&producer_id) else { return };
-        if !commits {
+        if !commits && holds(Rule::AbortedOffsetsAreDropped) {
             return;
         }
         for (topic, offsets) in topics {
@@ -126,6 +127,9 @@ impl Offsets {
     }
 
     fn is_in_transaction(&self, topic: &str, partition: i32) -> bool {
+        if !holds(Rule::UnstableIsNotTold) {
+            return false;
+        }
         has(&self.pending_in_transactions, topic, partition)
             || self.in_transactions.values().any(|offsets| has(offsets, topic, partition))
     }
@@ -241,7 +245,7 @@ impl Group {
             checked.err()
         } else if request.generation < 0 && self.is(GroupState::Empty) {
             None
-        } else if is_member {
+        } else if is_member && holds(Rule::CommitOfGeneration) {
             self.generation_problem(request.generation, &request.member_id, request.instance_id.as_ref())
         } else if request.transaction.is_some() {
             None

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use zurau_common::id::{TopicName, TopicPartition};
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 use super::consumer::ConsumerRefusal;
 use super::group::{CONSUMER_PROTOCOL_TYPE, Group, GroupState, Member};
@@ -394,7 +395,7 @@ impl Shard {
         let GroupRecord::Offset { group, topic, partition, value } = record else { return };
         let offsets = &mut self.group(group).offsets;
         match (producer_id, value) {
-            (Some(producer_id), Some(value)) => {
+            (Some(producer_id), Some(value)) if holds(Rule::OffsetsWaitForTheEnd) => {
                 offsets.apply_in_transaction(producer_id, (topic, *partition), value.clone(), at);
                 self.in_transactions.entry(producer_id).or_default().insert(Arc::clone(group));
             }

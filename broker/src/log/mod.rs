@@ -54,7 +54,13 @@ pub(crate) mod tests;
 pub use batch::{BatchError, BatchHeader, Batches, HEADER_BYTES, check_crc};
 pub(crate) use compression::{compress, decompress};
 pub(crate) use marker::Marker;
+#[cfg(test)]
+pub(crate) use producers::{Admission, ProducerStates};
 pub(crate) use records::Records;
+#[cfg(test)]
+pub(crate) use turned_away::TurnedAway;
+#[cfg(test)]
+pub(crate) use verification::Verifications;
 
 pub(crate) use buffers::Wait;
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};

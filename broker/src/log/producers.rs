@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use zurau_common::rule::{Rule, holds};
+
 use super::batch::{BatchHeader, NO_TIMESTAMP, add_sequence};
 use super::error::AppendError;
 use super::inspect::InspectedProducer;
@@ -110,7 +112,7 @@ impl ProducerEntry {
 
     /// The stored batch that `header` repeats.
     fn duplicate_of(&self, header: &BatchHeader) -> Option<StoredBatch> {
-        if header.producer_epoch != self.producer_epoch {
+        if header.producer_epoch != self.producer_epoch || !holds(Rule::BatchesAreStoredOnce) {
             return None;
         }
         let (first, last) = (header.base_sequence, header.last_sequence());
@@ -123,7 +125,7 @@ impl ProducerEntry {
             admission.verifications.check(header, admission.verification)?;
         }
         self.check_epoch(header)?;
-        if admission.origin == AppendOrigin::Client {
+        if admission.origin == AppendOrigin::Client && holds(Rule::BatchesAreStoredOnce) {
             let verifying = admission.verifications.lowest_sequence(header.producer_id);
             let turned_away = admission.turned_away.before(header, admission.now_ms);
             self.check_sequence(header, verifying, turned_away)?;
@@ -135,7 +137,7 @@ impl ProducerEntry {
     }
 
     fn check_epoch(&self, header: &BatchHeader) -> Result<(), AppendError> {
-        if header.producer_epoch < self.producer_epoch {
+        if header.producer_epoch < self.producer_epoch && holds(Rule::ProducerEpochOnPartition) {
             return Err(AppendError::InvalidProducerEpoch {
                 producer_id: header.producer_id,
                 producer_epoch: header.producer_epoch,
@@ -330,7 +332,9 @@ impl ProducerStates {
     /// First offset of a transaction that is open, or whose marker is not below the high watermark.
     pub(crate) fn first_unstable_offset(&self) -> Option<i64> {
         let open = self.open.first_key_value().map(|(offset, _)| *offset);
+        let open = open.filter(|_| holds(Rule::OpenIsUnstable));
         let unreplicated = self.unreplicated.first_key_value().map(|(offset, _)| *offset);
+        let unreplicated = unreplicated.filter(|_| holds(Rule::MarkerIsReplicated));
         open.into_iter().chain(unreplicated).min()
     }
 
@@ -417,7 +421,7 @@ fn check_marker(
 ) -> Result<(), AppendError> {
     let Some(marker) = marker else { return Ok(()) };
     entry.check_epoch(header)?;
-    if marker.coordinator_epoch < entry.coordinator_epoch {
+    if marker.coordinator_epoch < entry.coordinator_epoch && holds(Rule::MarkerOfNewestCoordinator) {
         return Err(AppendError::TransactionCoordinatorFenced {
             producer_id: header.producer_id,
             epoch: marker.coordinator_epoch,

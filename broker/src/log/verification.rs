@@ -7,9 +7,12 @@
 
 use std::collections::HashMap;
 
+use zurau_common::rule::{Rule, holds};
+
 use super::batch::BatchHeader;
 use super::error::AppendError;
 use super::partition_log::PartitionLog;
+use super::producers::ProducerStates;
 
 /// Stands for one verification that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +64,24 @@ impl Verifications {
         begun.guard
     }
 
+    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here; `None` when one
+    /// of the producer is open.
+    pub(crate) fn begin_if_needed(
+        &mut self,
+        producers: &ProducerStates,
+        producer: (i64, i16),
+        sequence: i32,
+        now_ms: i64,
+    ) -> Option<VerificationGuard> {
+        let is_open = producers.has_open_transaction(producer.0) || !holds(Rule::OpeningIsVerified);
+        (!is_open).then(|| self.begin(producer, sequence, now_ms))
+    }
+
     /// Whether a batch may open a transaction.
     pub(crate) fn check(&self, header: &BatchHeader, verification: Verification) -> Result<(), AppendError> {
         let Verification::Asked(given) = verification else { return Ok(()) };
         let begun = self.by_producer.get(&header.producer_id).map(|begun| begun.guard);
-        if begun.is_some() && begun == given {
+        if begun.is_some() && begun == given || !holds(Rule::OpeningIsVerified) {
             return Ok(());
         }
         Err(AppendError::TransactionNotVerified { producer_id: header.producer_id })
@@ -79,7 +95,9 @@ impl Verifications {
 
     /// A transaction of the producer began or ended: no guard that was given out before counts any more.
     pub(crate) fn end(&mut self, producer_id: i64) {
-        self.by_producer.remove(&producer_id);
+        if holds(Rule::GuardIsOvertaken) {
+            self.by_producer.remove(&producer_id);
+        }
     }
 
     /// Forgets verifications that nobody used in `expiration_ms`.
@@ -97,7 +115,6 @@ impl PartitionLog {
         sequence: i32,
         now_ms: i64,
     ) -> Option<VerificationGuard> {
-        let is_open = self.producers.has_open_transaction(producer.0);
-        (!is_open).then(|| self.verifications.begin(producer, sequence, now_ms))
+        self.verifications.begin_if_needed(&self.producers, producer, sequence, now_ms)
     }
 }

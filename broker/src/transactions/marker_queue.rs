@@ -17,11 +17,11 @@ const PARTITIONS_PER_REQUEST: usize = 5_000;
 
 /// A marking of any coordinator of this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct QueueKey(pub(super) u64);
+pub(crate) struct QueueKey(pub(crate) u64);
 
 /// Where a marker has to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Destination {
+pub(crate) enum Destination {
     Broker(BrokerId),
     /// The metadata does not name the partition: ZooKeeper is asked whether it exists.
     Unknown,
@@ -29,13 +29,13 @@ pub(super) enum Destination {
 
 /// What goes into one request: partitions by marking.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Batch {
-    pub(super) destination: Destination,
-    pub(super) parts: BTreeMap<QueueKey, Vec<TopicPartition>>,
+pub(crate) struct Batch {
+    pub(crate) destination: Destination,
+    pub(crate) parts: BTreeMap<QueueKey, Vec<TopicPartition>>,
 }
 
 /// What a partition's leader said.
-pub(super) type Outcome = Result<(), Rejection>;
+pub(crate) type Outcome = Result<(), Rejection>;
 
 #[derive(Debug)]
 struct Queued {
@@ -47,7 +47,7 @@ struct Queued {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct MarkerQueue {
+pub(crate) struct MarkerQueue {
     queued: HashMap<QueueKey, Queued>,
     /// What has ready partitions, by the time they are due.
     due: BTreeSet<(i64, QueueKey)>,
@@ -57,29 +57,29 @@ pub(super) struct MarkerQueue {
 }
 
 impl MarkerQueue {
-    pub(super) fn add(&mut self, key: QueueKey, partitions: BTreeSet<TopicPartition>, now_ms: i64) {
+    pub(crate) fn add(&mut self, key: QueueKey, partitions: BTreeSet<TopicPartition>, now_ms: i64) {
         self.queued.insert(key, Queued { ready: partitions, under_way: 0, failures: 0, due_ms: now_ms });
         self.due.insert((now_ms, key));
     }
 
     /// Nobody wants the marking any more.
-    pub(super) fn remove(&mut self, key: QueueKey) {
+    pub(crate) fn remove(&mut self, key: QueueKey) {
         if let Some(queued) = self.queued.remove(&key) {
             self.due.remove(&(queued.due_ms, key));
             self.parked.remove(&key);
         }
     }
 
-    pub(super) fn contains(&self, key: QueueKey) -> bool {
+    pub(crate) fn contains(&self, key: QueueKey) -> bool {
         self.queued.contains_key(&key)
     }
 
-    pub(super) fn next_due_ms(&self) -> Option<i64> {
+    pub(crate) fn next_due_ms(&self) -> Option<i64> {
         self.due.first().map(|(due_ms, _)| *due_ms)
     }
 
     /// Takes what can be sent now. `place`: the destination of a partition; `None` while it has no leader.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         now_ms: i64,
         place: impl Fn(&TopicPartition) -> Option<Destination>,
@@ -121,7 +121,7 @@ impl MarkerQueue {
     }
 
     /// A request is over. `outcome`: of each partition. Returns what is marked.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &mut self,
         now_ms: i64,
         batch: Batch,

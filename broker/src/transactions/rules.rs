@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 use super::records::{Transaction, TransactionState};
 use super::request::InitRequest;
@@ -52,7 +53,8 @@ pub(super) fn initialize(
         None => Producer { id: current.id, epoch: -1 },
     };
     if !is_exhausted(current.epoch) {
-        let bumped = Producer { id: current.id, epoch: current.epoch + 1 };
+        let epoch = if holds(Rule::EpochOfEachRun) { current.epoch + 1 } else { current.epoch.max(0) };
+        let bumped = Producer { id: current.id, epoch };
         return Ok(Some(next(bumped, replaced)));
     }
     let fresh = request.fresh_producer_id.map(|id| Producer { id, epoch: 0 });
@@ -63,7 +65,7 @@ pub(super) fn initialize(
 pub(super) fn abort_with_higher_epoch(transaction: &Transaction, now_ms: i64) -> Transaction {
     let Producer { id, epoch } = transaction.producer;
     // The last epoch is given to no producer; somebody who uses it all the same is not fenced.
-    let epoch = epoch.saturating_add(1);
+    let epoch = if holds(Rule::TimeoutFences) { epoch.saturating_add(1) } else { epoch };
     Transaction {
         producer: Producer { id, epoch },
         previous: Producer { id, epoch: -1 },

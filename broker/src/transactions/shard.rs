@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
+use zurau_common::rule::{Rule, holds};
 
 use super::records::{NO_PRODUCER, Transaction, TransactionRecord, TransactionState, TransactionalId};
 use super::request::{Answer, InitRequest, Initialized, ListFilter, Listing, Request};
@@ -179,7 +180,7 @@ impl Shard {
     pub(crate) fn finish_loading(&mut self, now: Now) -> Vec<Effect> {
         let mut prepared: Vec<TransactionalId> = Vec::new();
         for (id, entry) in &self.entries {
-            if is_prepared(entry.transaction.state) {
+            if is_prepared(entry.transaction.state) && holds(Rule::DecidedGoesOn) {
                 prepared.push(Arc::clone(id));
             }
         }
@@ -332,7 +333,7 @@ impl Shard {
         if entry.is_writing || is_prepared(entry.transaction.state) {
             return Err(Rejection::ConcurrentTransactions);
         }
-        if entry.transaction.state == TransactionState::Ongoing {
+        if entry.transaction.state == TransactionState::Ongoing && holds(Rule::OpenIsAbortedFirst) {
             if request.expected.is_some_and(|expected| expected != entry.transaction.producer) {
                 // Also a delayed duplicate, which must not abort what came after it.
                 return Err(Rejection::ProducerFenced);
@@ -363,7 +364,7 @@ impl Shard {
         if current.id != producer.id {
             return Err(Rejection::InvalidProducerIdMapping);
         }
-        if current.epoch != producer.epoch {
+        if current.epoch != producer.epoch && holds(Rule::TransactionOfItsProducer) {
             return Err(Rejection::ProducerFenced);
         }
         Ok(entry)
@@ -378,7 +379,8 @@ impl Shard {
         partitions: &[TopicPartition],
     ) -> Result<Option<Transaction>, Rejection> {
         let entry = self.owned(id, producer)?;
-        if entry.is_writing || is_prepared(entry.transaction.state) {
+        let is_closed = is_prepared(entry.transaction.state) && holds(Rule::DecidedIsClosed);
+        if entry.is_writing || is_closed {
             return Err(Rejection::ConcurrentTransactions);
         }
         Ok(with_partitions(&entry.transaction, partitions, now.wall_ms))
@@ -392,7 +394,7 @@ impl Shard {
         partitions: &[TopicPartition],
     ) -> Result<Vec<Option<Rejection>>, Rejection> {
         let transaction = &self.owned(id, producer)?.transaction;
-        if is_prepared(transaction.state) {
+        if is_prepared(transaction.state) && holds(Rule::DecidedIsNotVerified) {
             return Err(Rejection::ConcurrentTransactions);
         }
         let outcome = |partition| {
@@ -492,7 +494,7 @@ impl Shard {
         let Some(id) = self.markings.get(&marking).cloned() else { return };
         let entry = self.entries.get_mut(&id).expect("a prepared transaction is known");
         entry.unmarked.remove(partition);
-        if entry.unmarked.is_empty() {
+        if entry.unmarked.is_empty() || !holds(Rule::MarkedEverywhere) {
             self.markings.remove(&marking);
             self.complete(now, &id);
         }

@@ -1,0 +1,413 @@
+//! The world: brokers, partitions, applications, and the messages between them. What a shell does around a core is done
+//! here in its order.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use zurau_common::rejection::Rejection;
+
+use super::broker::Broker;
+use super::client::App;
+use super::dice::Dice;
+use super::log::{Appended, Node, Place, Replicated, Token};
+use super::messages::{Answered, Asked, Caller, MarkerFor, Message, ReplyTo};
+use super::referee::Referee;
+use crate::coordinator::{Now, Producer};
+use crate::log::{AppendOrigin, BatchHeader, Verification, VerificationGuard};
+use crate::transactions::QueueKey;
+
+pub(super) const BROKERS: usize = 3;
+
+/// Who waits for a batch to be committed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Waiting {
+    Transactions(Node, i32),
+    Groups(Node, i32),
+    Client(Caller),
+    Marker { delivery: u64, key: QueueKey, place: Place },
+}
+
+/// A question to a transaction coordinator, and what goes on when it is answered.
+#[derive(Debug)]
+struct Verifying {
+    node: Node,
+    from: Caller,
+    what: Asked,
+    guard: VerificationGuard,
+}
+
+/// A request for markers that is being served.
+#[derive(Debug)]
+struct Delivery {
+    from: Node,
+    request: u64,
+    missing: usize,
+    outcomes: super::broker::Outcomes,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now_ms: i64,
+    pub(super) dice: Dice,
+    pub(super) partitions: BTreeMap<Place, Replicated>,
+    pub(super) brokers: Vec<Broker>,
+    pub(super) apps: Vec<App>,
+    pub(super) flying: Vec<Message>,
+    /// Messages that take their time.
+    pub(super) late: Vec<Message>,
+    pub(super) referee: Referee,
+    waiting: BTreeMap<Token, Waiting>,
+    verifying: BTreeMap<u64, Verifying>,
+    deliveries: BTreeMap<u64, Delivery>,
+    last_number: u64,
+    pub(super) last_producer_id: i64,
+    /// Each thing that happens is printed.
+    pub(super) tells: bool,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, apps: usize) -> Self {
+        let mut world = Self {
+            now_ms: 1_000_000,
+            dice: Dice::new(seed),
+            partitions: Place::all().map(|place| (place, Replicated::new(0))).collect(),
+            brokers: (0..BROKERS).map(Broker::new).collect(),
+            apps: (0..apps).map(|slot| App::new(slot, 0)).collect(),
+            flying: Vec::new(),
+            late: Vec::new(),
+            referee: Referee::default(),
+            waiting: BTreeMap::new(),
+            verifying: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            last_number: 0,
+            last_producer_id: 99,
+            tells: false,
+        };
+        for node in 0..BROKERS {
+            world.keep_up(node);
+        }
+        world
+    }
+
+    pub(super) fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            println!("      {}", what());
+        }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now { elapsed_ms: self.now_ms, wall_ms: self.now_ms }
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Appends where a broker believes to lead, in that epoch if one is named, and waits for the commit.
+    pub(super) fn append(
+        &mut self,
+        (node, place): (Node, Place),
+        epoch: Option<i32>,
+        (batch, origin, verification): (&Bytes, AppendOrigin, Verification),
+    ) -> Result<Appended, Rejection> {
+        let (now_ms, partition) = (self.now_ms, self.partitions.get_mut(&place).expect("it exists"));
+        let lead = partition.leads.get_mut(&node).ok_or(Rejection::NotLeaderOrFollower)?;
+        if epoch.is_some_and(|epoch| epoch != lead.epoch) {
+            return Err(Rejection::NotLeaderOrFollower);
+        }
+        if partition.is_small {
+            return Err(Rejection::NotEnoughReplicas);
+        }
+        lead.append(batch, (origin, verification), now_ms)
+    }
+
+    /// Waits for the commit of what was appended.
+    pub(super) fn wait(&mut self, (node, place): (Node, Place), appended: Appended, who: Waiting) -> Token {
+        let token = Token(self.next_number());
+        self.waiting.insert(token, who);
+        let lead = self.partitions.get_mut(&place).and_then(|partition| partition.leads.get_mut(&node));
+        let lead = lead.expect("it has just appended");
+        lead.wait(appended.end, token);
+        token
+    }
+
+    /// What waited for nothing new is done at once.
+    fn settle_waits(&mut self, place: Place) {
+        let over = self.partitions.get_mut(&place).expect("it exists").commit(0);
+        self.decided(over, Ok(()));
+    }
+
+    pub(super) fn commit(&mut self, place: Place, batches: usize) {
+        let partition = self.partitions.get_mut(&place).expect("it exists");
+        let over = partition.commit(batches);
+        let outcome = if partition.is_small { Err(Rejection::NotEnoughReplicasAfterAppend) } else { Ok(()) };
+        self.decided(over, outcome);
+        let log = &self.partitions[&place];
+        self.referee.look_at_stable_offset(place, log);
+    }
+
+    fn decided(&mut self, over: Vec<Token>, outcome: Result<(), Rejection>) {
+        for token in over {
+            match self.waiting.remove(&token).expect("who waits is known") {
+                Waiting::Transactions(node, epoch) => {
+                    self.transaction_write_decided(node, epoch, token, outcome)
+                }
+                Waiting::Groups(node, epoch) => self.group_write_decided(node, epoch, token, outcome),
+                Waiting::Client(caller) => self.answer(caller, Answered::Done(outcome)),
+                Waiting::Marker { delivery, key, place } => {
+                    self.marker_decided(delivery, key, place, outcome)
+                }
+            }
+        }
+    }
+
+    pub(super) fn elect(&mut self, place: Place, node: Node, kept: usize) {
+        self.partitions.get_mut(&place).expect("it exists").elect(node, kept);
+        self.brokers[node].view.insert(place, node);
+        self.keep_up(node);
+    }
+
+    /// A broker hears who leads.
+    pub(super) fn inform(&mut self, node: Node, place: Place) {
+        let partition = self.partitions.get_mut(&place).expect("it exists");
+        let leader = partition.leader;
+        let lost = if node == leader { Vec::new() } else { partition.resign(node) };
+        self.brokers[node].view.insert(place, leader);
+        self.decided(lost, Err(Rejection::NotLeaderOrFollower));
+        self.keep_up(node);
+    }
+
+    pub(super) fn answer(&mut self, to: Caller, what: Answered) {
+        self.flying.push(Message::Answer { to, what });
+    }
+
+    /// A message arrives.
+    pub(super) fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Ask { to, from, what } => self.asked(to, from, what),
+            Message::Answer { to, what } => {
+                let found = |app: &&mut App| (app.slot, app.incarnation) == (to.slot, to.incarnation);
+                let Some(app) = self.apps.iter_mut().find(found) else { return };
+                if app.waiting.as_ref().is_none_or(|(number, _)| *number != to.number) {
+                    return;
+                }
+                let ends = matches!(app.waiting, Some((_, Asked::End { .. })));
+                app.hear(what, &mut self.referee);
+                if ends {
+                    self.forget_late_requests(to);
+                }
+            }
+            Message::Verify { to, number, slot, producer, place } => {
+                let asked = transactions_verify(producer, place);
+                self.ask_transactions(to, slot, asked, ReplyTo::Verification(number));
+            }
+            Message::Verified { number, verdict } => self.verified(number, verdict),
+            Message::Markers { from, to, request, markers } => self.mark(from, to, request, markers),
+            Message::Marked { to, request, outcomes } => self.marked(to, request, Some(&outcomes)),
+        }
+    }
+
+    /// Copies of requests of a transaction that is over do not come after it (TXN-02).
+    fn forget_late_requests(&mut self, of: Caller) {
+        let same = |from: &Caller| (from.slot, from.incarnation) == (of.slot, of.incarnation);
+        let may_come = |message: &Message| match message {
+            Message::Ask { from, what, .. } => !same(from) || !what.belongs_to_its_transaction(),
+            _ => true,
+        };
+        self.flying.retain(may_come);
+        self.late.retain(may_come);
+        self.verifying
+            .retain(|_, verifying| !same(&verifying.from) || !verifying.what.belongs_to_its_transaction());
+    }
+
+    fn asked(&mut self, node: Node, from: Caller, what: Asked) {
+        match what {
+            Asked::Produce { .. } | Asked::CommitOffsets { .. } => self.begin_writing(node, from, what),
+            Asked::Init { expected } => {
+                let request = transactions_init(expected, None);
+                self.ask_transactions(node, from.slot, request, ReplyTo::Init(from, expected));
+            }
+            Asked::Add { .. } | Asked::End { .. } => {
+                let request = transactions_request(&what);
+                self.ask_transactions(node, from.slot, request, ReplyTo::Client(from));
+            }
+            _ => self.ask_groups(node, from, &what, None),
+        }
+    }
+
+    /// A write in a transaction: whoever would open it here is verified first (KIP-890).
+    fn begin_writing(&mut self, node: Node, from: Caller, what: Asked) {
+        let place = what.place();
+        let (producer, sequence) = writer_of(&what);
+        let now_ms = self.now_ms;
+        let lead = self.partitions.get_mut(&place).and_then(|partition| partition.leads.get_mut(&node));
+        let Some(lead) = lead else {
+            let rejection = match what {
+                Asked::Produce { .. } => Rejection::NotLeaderOrFollower,
+                _ => Rejection::NotCoordinator,
+            };
+            return self.answer(from, Answered::Done(Err(rejection)));
+        };
+        let (producers, identity) = (&lead.producers, (producer.id, producer.epoch));
+        let Some(guard) = lead.verifications.begin_if_needed(producers, identity, sequence, now_ms) else {
+            return self.go_on_writing(node, from, &what, Verification::Asked(None));
+        };
+        let number = self.next_number();
+        let to = self.brokers[node].view[&Place::Transactions];
+        self.flying.push(Message::Verify { to, number, slot: from.slot, producer, place });
+        self.verifying.insert(number, Verifying { node, from, what, guard });
+    }
+
+    /// The questions that are not answered.
+    pub(super) fn questions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.verifying.keys().copied()
+    }
+
+    pub(super) fn verified(&mut self, number: u64, verdict: Result<(), Rejection>) {
+        let Some(Verifying { node, from, what, guard }) = self.verifying.remove(&number) else { return };
+        match verdict {
+            Ok(()) => self.go_on_writing(node, from, &what, Verification::Asked(Some(guard))),
+            Err(rejection) => {
+                let told = refusal(&what, rejection);
+                self.answer(from, Answered::Done(Err(told)));
+            }
+        }
+    }
+
+    fn go_on_writing(&mut self, node: Node, from: Caller, what: &Asked, verification: Verification) {
+        let Asked::Produce { place, batch } = what else {
+            return self.ask_groups(node, from, what, Some(verification));
+        };
+        let at = (node, *place);
+        match self.append(at, None, (batch, AppendOrigin::Client, verification)) {
+            Ok(appended) => {
+                self.wait(at, appended, Waiting::Client(from));
+                if node == self.partitions[place].leader {
+                    self.settle_waits(*place);
+                }
+            }
+            Err(rejection) => self.answer(from, Answered::Done(Err(rejection))),
+        }
+    }
+
+    /// A request for markers arrives at the leader, or at who was.
+    fn mark(&mut self, from: Node, node: Node, request: u64, markers: Vec<MarkerFor>) {
+        let delivery = self.next_number();
+        let missing = markers.len();
+        self.deliveries.insert(delivery, Delivery { from, request, missing, outcomes: Vec::new() });
+        for MarkerFor { key, place, producer, marker } in markers {
+            if place == Place::Offsets {
+                self.end_transaction_of_groups(node, (producer, marker), ReplyTo::Marker { delivery, key });
+                continue;
+            }
+            let batch = marker.encode((producer.id, producer.epoch), self.now_ms);
+            let what = (&batch, AppendOrigin::Coordinator, Verification::NotAsked);
+            match self.append((node, place), None, what) {
+                Ok(appended) => {
+                    self.wait((node, place), appended, Waiting::Marker { delivery, key, place });
+                }
+                Err(rejection) => self.marker_decided(delivery, key, place, Err(rejection)),
+            }
+        }
+    }
+
+    pub(super) fn marker_decided(
+        &mut self,
+        delivery: u64,
+        key: QueueKey,
+        place: Place,
+        outcome: Result<(), Rejection>,
+    ) {
+        let open = self.deliveries.get_mut(&delivery).expect("it is being served");
+        open.outcomes.push((key, place, outcome));
+        open.missing -= 1;
+        if open.missing == 0
+            && let Some(Delivery { from, request, outcomes, .. }) = self.deliveries.remove(&delivery)
+        {
+            self.flying.push(Message::Marked { to: from, request, outcomes });
+        }
+    }
+
+    /// What can be sent of the markers of a broker.
+    pub(super) fn send_markers(&mut self, node: Node) {
+        for (to, batch, markers) in self.brokers[node].take_markers(self.now_ms) {
+            let request = self.next_number();
+            // The connection of an earlier attempt was closed: nothing of it comes after this one.
+            let again = |message: &Message| match message {
+                Message::Markers { from, markers: earlier, .. } => {
+                    *from == node && earlier.iter().any(|one| markers.iter().any(|new| new.key == one.key))
+                }
+                _ => false,
+            };
+            self.flying.retain(|message| !again(message));
+            self.late.retain(|message| !again(message));
+            self.flying.push(Message::Markers { from: node, to, request, markers });
+            self.brokers[node].calls.insert(request, batch);
+        }
+    }
+
+    /// Markers are written, or nobody knows.
+    pub(super) fn marked(&mut self, node: Node, request: u64, outcomes: Option<&super::broker::Outcomes>) {
+        let marked = self.brokers[node].finish_markers(request, outcomes, self.now_ms);
+        for (marking, epoch, partition) in marked {
+            self.step_transactions(node, epoch, super::shells::marked(marking, partition));
+        }
+    }
+}
+
+fn transactions_verify(producer: Producer, place: Place) -> crate::transactions::Request {
+    crate::transactions::Request::Verify { producer, partitions: vec![place.id()] }
+}
+
+pub(super) fn transactions_init(
+    expected: Option<Producer>,
+    fresh_producer_id: Option<i64>,
+) -> crate::transactions::Request {
+    let request = crate::transactions::InitRequest { timeout_ms: 20_000, expected, fresh_producer_id };
+    crate::transactions::Request::Init(request)
+}
+
+fn transactions_request(what: &Asked) -> crate::transactions::Request {
+    match what {
+        Asked::Add { producer, places } => {
+            let partitions = places.iter().map(|place| place.id()).collect();
+            crate::transactions::Request::Add { producer: *producer, partitions }
+        }
+        Asked::End { producer, commits } => {
+            crate::transactions::Request::End { producer: *producer, commits: *commits }
+        }
+        other => panic!("{other:?} is for no transaction coordinator"),
+    }
+}
+
+/// Who writes, and the first sequence; −1 for offsets.
+fn writer_of(what: &Asked) -> (Producer, i32) {
+    match what {
+        Asked::Produce { batch, .. } => {
+            let header = BatchHeader::parse(batch).expect("an application sends whole batches");
+            (Producer { id: header.producer_id, epoch: header.producer_epoch }, header.base_sequence)
+        }
+        Asked::CommitOffsets { producer, .. } => (*producer, -1),
+        other => panic!("{other:?} writes nothing in a transaction"),
+    }
+}
+
+/// What a client is told when its write could not be verified; see `handlers/transactional.rs`, `handlers/txn_offset_commit.rs`.
+fn refusal(what: &Asked, rejection: Rejection) -> Rejection {
+    let is_produce = matches!(what, Asked::Produce { .. });
+    match rejection {
+        Rejection::ProducerFenced => Rejection::InvalidProducerEpoch,
+        Rejection::ConcurrentTransactions
+        | Rejection::NetworkException
+        | Rejection::CoordinatorLoadInProgress
+        | Rejection::CoordinatorNotAvailable
+        | Rejection::NotCoordinator
+            if is_produce =>
+        {
+            Rejection::NotEnoughReplicas
+        }
+        Rejection::NetworkException => Rejection::CoordinatorLoadInProgress,
+        other => other,
+    }
+}
