@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 use zurau_common::id::{BrokerId, TopicPartition};
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::to_wire_topic;
+use zurau_common::wire::control::{TAG_COORDINATOR_EPOCH, get_i32, to_wire_topic};
 use zurau_common::wire::peer::Peer;
 
 use crate::context::BrokerContext;
@@ -54,8 +54,17 @@ pub(crate) struct Claim {
     pub(crate) partitions: Vec<TopicPartition>,
 }
 
-/// The partitions that are not, and why; or why it is not known of any.
-pub(crate) type Verdict = Result<HashMap<TopicPartition, Rejection>, Rejection>;
+/// What a coordinator says of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// The partitions that are not in the transaction, and why.
+    pub(crate) refused: HashMap<TopicPartition, Rejection>,
+    /// The coordinator's; `None` from one that does not tell.
+    pub(crate) coordinator_epoch: Option<i32>,
+}
+
+/// What a coordinator says, or why it says nothing.
+pub(crate) type Verdict = Result<Answered, Rejection>;
 
 #[derive(Debug)]
 struct Question {
@@ -223,7 +232,9 @@ fn verdict(claim: &Claim, response: &AddPartitionsToTxnResponse) -> Verdict {
         };
         Some((asked.clone(), rejection))
     });
-    Ok(refused.collect())
+    let told = result.map(|result| get_i32(&result.unknown_tagged_fields, TAG_COORDINATOR_EPOCH));
+    let coordinator_epoch = told.and_then(Result::ok).flatten();
+    Ok(Answered { refused: refused.collect(), coordinator_epoch })
 }
 
 #[cfg(test)]
@@ -231,6 +242,8 @@ mod tests {
     use kafka_protocol::messages::add_partitions_to_txn_response::{
         AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult,
     };
+
+    use zurau_common::wire::control::put_i32;
 
     use super::*;
 
@@ -272,12 +285,21 @@ mod tests {
             (TopicPartition::new("a", 2), Rejection::InvalidProducerEpoch),
             (TopicPartition::new("b", 1), Rejection::NetworkException),
         ]);
-        assert_eq!(verdict, expected, "what is not named is not verified");
+        assert_eq!(verdict.refused, expected, "what is not named is not verified");
+    }
+
+    #[test]
+    fn the_epoch_of_the_coordinator_is_heard() {
+        let mut response = response([0, 0]);
+        assert_eq!(verdict(&claim("x"), &response).unwrap().coordinator_epoch, None);
+        let tags = &mut response.results_by_transaction[0].unknown_tagged_fields;
+        put_i32(tags, TAG_COORDINATOR_EPOCH, 7);
+        assert_eq!(verdict(&claim("x"), &response).unwrap().coordinator_epoch, Some(7));
     }
 
     #[test]
     fn an_answer_about_nobody_verifies_nothing() {
-        assert_eq!(verdict(&claim("y"), &response([0, 0])).unwrap().len(), 3);
+        assert_eq!(verdict(&claim("y"), &response([0, 0])).unwrap().refused.len(), 3);
         let rows = [
             (Rejection::ClusterAuthorizationFailed, Rejection::InvalidTxnState),
             (Rejection::NotCoordinator, Rejection::NotCoordinator),

@@ -195,6 +195,8 @@ rules! {
     OpeningIsVerified;
     /// KIP-890: a verification that a marker has overtaken counts no more.
     GuardIsOvertaken;
+    /// T5: a verification counts only if no newer coordinator has ended a transaction there.
+        VerifiedByNewestCoordinator;
     /// T3: nothing of an open transaction is stable.
     OpenIsUnstable;
     /// T3: nothing of a transaction is stable before its marker is committed.

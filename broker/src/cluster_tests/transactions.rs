@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -30,7 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use zurau_common::id::{TopicId, TopicPartition};
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::{TYPE_FULL, to_wire_topic};
+use zurau_common::wire::control::{TAG_COORDINATOR_EPOCH, TYPE_FULL, put_i32, to_wire_topic};
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
 use zurau_common::wire::peer::Peer;
 use zurau_common::wire::server::{
@@ -50,6 +51,8 @@ const VERIFICATION: &str = "transaction.partition.verification.enable";
 /// Answers AddPartitionsToTxn with one code after the other, then with 0; each answer takes a permit.
 struct Coordinator {
     codes: Mutex<VecDeque<i16>>,
+    /// In which it says that it answers.
+    epoch: AtomicI32,
     asked: Semaphore,
     permits: Semaphore,
 }
@@ -59,6 +62,7 @@ impl Coordinator {
         let codes = codes.iter().map(|rejection| rejection.code()).collect();
         let coordinator = Arc::new(Self {
             codes: Mutex::new(codes),
+            epoch: AtomicI32::new(0),
             asked: Semaphore::new(0),
             permits: Semaphore::new(permits),
         });
@@ -89,9 +93,12 @@ impl RequestHandler for Coordinator {
                         .with_name(topic.name.clone())
                         .with_results_by_partition(partitions.collect())
                 });
-                AddPartitionsToTxnResult::default()
+                let mut result = AddPartitionsToTxnResult::default()
                     .with_transactional_id(transaction.transactional_id.clone())
-                    .with_topic_results(topics.collect())
+                    .with_topic_results(topics.collect());
+                let epoch = self.epoch.load(Ordering::Acquire);
+                put_i32(&mut result.unknown_tagged_fields, TAG_COORDINATOR_EPOCH, epoch);
+                result
             });
             let response =
                 AddPartitionsToTxnResponse::default().with_results_by_transaction(results.collect());
@@ -300,6 +307,21 @@ async fn txn_01_a_batch_that_comes_after_its_transactions_marker_opens_none() {
     coordinator.permits.add_permits(1);
     assert_eq!(late.await.unwrap(), Rejection::InvalidTxnState.code());
     assert_eq!((stable_end(&markers).await, world.log_end(1)), (1, 1), "T5: nothing is open");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_was_replaced_verifies_nothing() {
+    let (coordinator, server) = Coordinator::start(&[], 100).await;
+    let world = world_of("t", &server).await;
+    let leader = connect(&world, 1).await;
+    // The next coordinator has aborted the transaction; the partition asks the one before it.
+    assert_eq!(end(&leader, "t", false, (7, 0), 3).await, 0);
+    coordinator.epoch.store(2, Ordering::Release);
+    assert_eq!(produced(&leader, 11, (7, 0, 0)).await, Rejection::NotEnoughReplicas.code());
+    assert_eq!((stable_end(&leader).await, world.log_end(1)), (1, 1), "T5: nothing is open");
+    coordinator.epoch.store(3, Ordering::Release);
+    assert_eq!(produced(&leader, 11, (7, 0, 0)).await, 0);
+    assert_eq!(produced(&leader, 11, (8, 0, 0)).await, 0, "nobody has ended anything of this one");
 }
 
 fn txn_offset_commit(producer: (i64, i16), offset: i64) -> TxnOffsetCommitRequest {

@@ -194,6 +194,24 @@ fn a_verification_that_a_marker_overtook_opens_nothing() -> Outcome {
     led.judge()
 }
 
+/// A partition asks a coordinator that was replaced and does not know, about a transaction that the next one has aborted.
+fn a_replaced_coordinator_verifies_nothing() -> Outcome {
+    let mut led = Led::new();
+    let producer = led.init(0);
+    let attempt = led.begin(0, producer);
+    led.add(0, producer, &[FIRST]);
+    let (_, late) = led.message(0, Led::produce(FIRST, producer, 0, attempt));
+    led.world.elect(Place::Transactions, 1, 0);
+    led.settle();
+    led.end(0, producer, false, attempt);
+    led.pass(1_000);
+    led.arrives(late);
+    for node in 0..3 {
+        led.world.inform(node, Place::Transactions);
+    }
+    led.judge()
+}
+
 /// An application goes on with a transaction whose time was over (TXN-13).
 fn a_transaction_whose_time_was_over_does_not_go_on() -> Outcome {
     let mut led = Led::new();
@@ -272,10 +290,13 @@ impl Led {
 }
 
 /// A rule that seeded histories seldom miss, and a history that does.
-pub(super) const DIRECTED: &[(Rule, fn() -> Outcome)] = &[
+type Directed = (Rule, fn() -> Outcome);
+
+pub(super) const DIRECTED: &[Directed] = &[
     (Rule::OpeningIsVerified, a_late_record_opens_nothing),
     (Rule::DecidedIsNotVerified, a_late_record_opens_nothing_while_markers_are_written),
     (Rule::GuardIsOvertaken, a_verification_that_a_marker_overtook_opens_nothing),
+    (Rule::VerifiedByNewestCoordinator, a_replaced_coordinator_verifies_nothing),
     (Rule::TimeoutFences, a_transaction_whose_time_was_over_does_not_go_on),
     (Rule::ProducerEpochOnPartition, a_replaced_producer_writes_into_no_transaction),
     (Rule::MarkerOfNewestCoordinator, markers_of_a_replaced_coordinator_end_nothing),

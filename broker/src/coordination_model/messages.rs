@@ -98,12 +98,39 @@ pub(super) struct MarkerFor {
 
 #[derive(Debug, Clone)]
 pub(super) enum Message {
-    Ask { to: Node, from: Caller, what: Asked },
-    Answer { to: Caller, what: Answered },
-    Verify { to: Node, number: u64, slot: usize, producer: Producer, place: Place },
-    Verified { number: u64, verdict: Result<(), Rejection> },
-    Markers { from: Node, to: Node, request: u64, markers: Vec<MarkerFor> },
-    Marked { to: Node, request: u64, outcomes: Vec<(QueueKey, Place, Result<(), Rejection>)> },
+    Ask {
+        to: Node,
+        from: Caller,
+        what: Asked,
+    },
+    Answer {
+        to: Caller,
+        what: Answered,
+    },
+    Verify {
+        to: Node,
+        number: u64,
+        slot: usize,
+        producer: Producer,
+        place: Place,
+    },
+    /// With the epoch of the coordinator.
+    Verified {
+        number: u64,
+        verdict: Result<(), Rejection>,
+        epoch: i32,
+    },
+    Markers {
+        from: Node,
+        to: Node,
+        request: u64,
+        markers: Vec<MarkerFor>,
+    },
+    Marked {
+        to: Node,
+        request: u64,
+        outcomes: Vec<(QueueKey, Place, Result<(), Rejection>)>,
+    },
 }
 
 /// Who waits for an answer of a coordinator.
@@ -112,7 +139,10 @@ pub(super) enum ReplyTo {
     Client(Caller),
     /// As [`ReplyTo::Client`]: asks again when it needs a producer id.
     Init(Caller, Option<Producer>),
-    Verification(u64),
+    Verification {
+        number: u64,
+        epoch: i32,
+    },
     Marker {
         delivery: u64,
         key: QueueKey,

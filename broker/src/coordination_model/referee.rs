@@ -49,14 +49,22 @@ struct Scan {
     offsets: BTreeMap<i32, Vec<i64>>,
 }
 
+/// A transaction without a marker.
+#[derive(Default)]
+struct Open {
+    attempts: BTreeSet<u32>,
+    offsets: Vec<(i32, i64)>,
+}
+
 fn scan(place: Place, batches: &[Bytes]) -> Scan {
     let mut scan = Scan { found: BTreeMap::new(), offsets: BTreeMap::new() };
-    let mut open: BTreeMap<i64, (i64, BTreeSet<u32>, Vec<(i32, i64)>)> = BTreeMap::new();
+    // By producer: what its open transaction has written so far.
+    let mut open: BTreeMap<i64, Open> = BTreeMap::new();
     for batch in batches {
         let header = BatchHeader::parse(batch).expect("committed batches are whole");
         let body = &batch[HEADER_BYTES..];
         if let Some(marker) = Marker::parse(&header, body) {
-            let Some((_, attempts, offsets)) = open.remove(&header.producer_id) else { continue };
+            let Some(Open { attempts, offsets }) = open.remove(&header.producer_id) else { continue };
             for attempt in attempts {
                 let found = scan.found.entry(attempt).or_default();
                 // A transaction that two markers end is torn: the second counts as the contrary of the first.
@@ -70,8 +78,7 @@ fn scan(place: Place, batches: &[Bytes]) -> Scan {
         if !header.is_transactional() {
             continue;
         }
-        let first = || (header.base_offset, BTreeSet::new(), Vec::new());
-        let (_, attempts, offsets) = open.entry(header.producer_id).or_insert_with(first);
+        let Open { attempts, offsets } = open.entry(header.producer_id).or_default();
         for record in Records::new(body, header.record_count) {
             let record = record.expect("committed batches are whole");
             if place == Place::Offsets {

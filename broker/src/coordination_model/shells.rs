@@ -82,8 +82,8 @@ impl World {
             ReplyTo::Client(caller) | ReplyTo::Init(caller, _) => {
                 self.answer(caller, Answered::Done(Err(rejection)));
             }
-            ReplyTo::Verification(number) => {
-                self.flying.push(Message::Verified { number, verdict: Err(rejection) });
+            ReplyTo::Verification { number, epoch } => {
+                self.flying.push(Message::Verified { number, verdict: Err(rejection), epoch });
             }
             ReplyTo::Marker { delivery, key } => {
                 self.marker_decided(delivery, key, Place::Offsets, Err(Rejection::NotLeaderOrFollower));
@@ -240,9 +240,9 @@ impl World {
             (ReplyTo::Client(caller), transactions::Answer::Done(answer)) => {
                 self.answer(caller, Answered::Done(answer));
             }
-            (ReplyTo::Verification(number), transactions::Answer::Verify(verdict)) => {
+            (ReplyTo::Verification { number, epoch }, transactions::Answer::Verify(verdict)) => {
                 let verdict = verdict.and_then(|each| each[0].map_or(Ok(()), Err));
-                self.flying.push(Message::Verified { number, verdict });
+                self.flying.push(Message::Verified { number, verdict, epoch });
             }
             (to, answer) => panic!("{answer:?} is no answer for {to:?}"),
         }

@@ -169,7 +169,9 @@ impl Run {
                 world.tick();
             }
             Action::GiveUp(at) => world.apps[at].give_up(&mut world.dice),
-            Action::GiveUpQuestion(number) => world.verified(number, Err(Rejection::NetworkException)),
+            Action::GiveUpQuestion(number) => {
+                world.verified(number, Err(Rejection::NetworkException), i32::MAX)
+            }
             Action::GiveUpMarkers(node, request) => world.marked(node, request, None),
             Action::Elect(place, node, kept) => world.elect(place, node, kept),
             Action::Shrink(place) => {

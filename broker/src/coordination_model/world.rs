@@ -199,10 +199,11 @@ impl World {
                 }
             }
             Message::Verify { to, number, slot, producer, place } => {
+                let epoch = self.brokers[to].transactions.as_ref().map_or(-1, |office| office.epoch);
                 let asked = transactions_verify(producer, place);
-                self.ask_transactions(to, slot, asked, ReplyTo::Verification(number));
+                self.ask_transactions(to, slot, asked, ReplyTo::Verification { number, epoch });
             }
-            Message::Verified { number, verdict } => self.verified(number, verdict),
+            Message::Verified { number, verdict, epoch } => self.verified(number, verdict, epoch),
             Message::Markers { from, to, request, markers } => self.mark(from, to, request, markers),
             Message::Marked { to, request, outcomes } => self.marked(to, request, Some(&outcomes)),
         }
@@ -264,8 +265,13 @@ impl World {
         self.verifying.keys().copied()
     }
 
-    pub(super) fn verified(&mut self, number: u64, verdict: Result<(), Rejection>) {
+    /// A coordinator of that epoch says whether a write may open a transaction.
+    pub(super) fn verified(&mut self, number: u64, verdict: Result<(), Rejection>, epoch: i32) {
         let Some(Verifying { node, from, what, guard }) = self.verifying.remove(&number) else { return };
+        let producer_id = writer_of(&what).0.id;
+        let lead = self.partitions[&what.place()].leads.get(&node);
+        let is_outdated = lead.is_some_and(|lead| !lead.producers.believes_coordinator(producer_id, epoch));
+        let verdict = verdict.and(if is_outdated { Err(Rejection::NotCoordinator) } else { Ok(()) });
         match verdict {
             Ok(()) => self.go_on_writing(node, from, &what, Verification::Asked(Some(guard))),
             Err(rejection) => {

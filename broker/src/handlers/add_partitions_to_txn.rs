@@ -4,6 +4,7 @@
 //!   are OPERATION_NOT_ATTEMPTED.
 //! - v2 knows PRODUCER_FENCED, older ones get INVALID_PRODUCER_EPOCH.
 //! - v4 and v5 come from brokers, for several transactions, and may ask only whether the partitions are there (KIP-890).
+//!   A tagged field tells them in which epoch this coordinator answers.
 
 use kafka_protocol::messages::add_partitions_to_txn_request::{
     AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
@@ -14,6 +15,7 @@ use kafka_protocol::messages::add_partitions_to_txn_response::{
 use kafka_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
 use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
+use zurau_common::wire::control::{TAG_COORDINATOR_EPOCH, put_i32};
 
 use super::group_words::text;
 use super::transaction_words::{in_version, producer};
@@ -41,10 +43,16 @@ pub(super) fn start(call: Call) -> Starting {
             return AddPartitionsToTxnResponse::default().with_results_by_topic_v3_and_below(results);
         }
         let each = request.transactions.iter().map(|transaction| async move {
+            // Before it is asked: whoever answers is in that epoch, or in a newer one.
+            let epoch = context.transactions.epoch(context, &text(&transaction.transactional_id));
             let outcomes = add(context, transaction).await;
-            AddPartitionsToTxnResult::default()
+            let mut result = AddPartitionsToTxnResult::default()
                 .with_transactional_id(transaction.transactional_id.clone())
-                .with_topic_results(topic_results(&transaction.topics, &outcomes))
+                .with_topic_results(topic_results(&transaction.topics, &outcomes));
+            if let Some(epoch) = epoch.filter(|_| transaction.verify_only) {
+                put_i32(&mut result.unknown_tagged_fields, TAG_COORDINATOR_EPOCH, epoch.0);
+            }
+            result
         });
         let results = futures::future::join_all(each).await;
         AddPartitionsToTxnResponse::default().with_results_by_transaction(results)

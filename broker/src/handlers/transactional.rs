@@ -91,7 +91,10 @@ pub(super) async fn verify(context: &BrokerContext, opening: &Opening, limit: In
     let verdict = context.verifier.verify(context, claim, limit).await;
     for partition in claimed {
         let refused = match &verdict {
-            Ok(refused) => refused.get(&partition).copied(),
+            Ok(answered) => answered.refused.get(&partition).copied().or_else(|| {
+                let epoch = answered.coordinator_epoch?;
+                is_outdated(context, &partition, (producer.0, epoch)).then_some(Rejection::NotCoordinator)
+            }),
             Err(rejection) => Some(*rejection),
         };
         if let Some(rejection) = refused {
@@ -99,6 +102,13 @@ pub(super) async fn verify(context: &BrokerContext, opening: &Opening, limit: In
         }
     }
     known
+}
+
+/// Whether a newer coordinator than the one that answered has ended a transaction of the producer on the partition.
+fn is_outdated(context: &BrokerContext, at: &TopicPartition, (producer_id, epoch): (i64, i32)) -> bool {
+    let partition = context.partitions.get(&at.topic, at.partition);
+    let believes = partition.and_then(|one| one.with_log(|log| log.believes_coordinator(producer_id, epoch)));
+    believes == Some(false)
 }
 
 impl Opening {

@@ -231,6 +231,13 @@ impl ProducerStates {
         self.producers.get(&producer_id).is_some_and(|entry| entry.transaction_first_offset.is_some())
     }
 
+    /// Whether what a transaction coordinator of that epoch says of the producer may be believed: not when a newer one has
+    /// ended a transaction of it here. One that has been replaced without knowing may tell of a transaction that is over.
+    pub(crate) fn believes_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
+        let newest = self.producers.get(&producer_id).map_or(-1, |entry| entry.coordinator_epoch);
+        newest <= coordinator_epoch || !holds(Rule::VerifiedByNewestCoordinator)
+    }
+
     /// Whether a leader may append these batches. `Some` when one of them is stored already: then none is
     /// appended and the answer is the stored one.
     pub(crate) fn check(

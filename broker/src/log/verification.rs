@@ -107,6 +107,11 @@ impl Verifications {
 }
 
 impl PartitionLog {
+    /// See [`ProducerStates::believes_coordinator`].
+    pub(crate) fn believes_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
+        self.producers.believes_coordinator(producer_id, coordinator_epoch)
+    }
+
     /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here, with the
     /// sequence of its first record; `None` when a transaction of the producer is open.
     pub fn begin_verification(

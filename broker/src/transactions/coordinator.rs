@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use zurau_common::config::Settings;
 use zurau_common::http::instruments::SeldomTimer;
-use zurau_common::id::TopicPartition;
+use zurau_common::id::{LeaderEpoch, TopicPartition};
 use zurau_common::rejection::Rejection;
 
 use super::marker_sender::{MarkerSender, Order};
@@ -161,6 +161,13 @@ impl TransactionCoordinator {
             Answer::Done(outcome) => outcome,
             other => panic!("a coordinator answers what it was asked, not {other:?}"),
         }
+    }
+
+    /// The epoch in which this broker coordinates the transactional id; `None` if it does not.
+    pub(crate) fn epoch(&self, context: &BrokerContext, id: &TransactionalId) -> Option<LeaderEpoch> {
+        let topic = &self.offices.topic;
+        let partition = context.partitions.get(topic.name, topic.partition_of(context, id))?;
+        partition.serving_epoch()
     }
 
     /// Whether each partition is in the producer's open transaction.

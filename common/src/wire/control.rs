@@ -40,6 +40,10 @@ pub const TAG_HIGHEST_KNOWN_EPOCH: i32 = 10_003;
 /// `i64`, ListOffsets answer to replica id −2, partition: the high watermark of this very replica.
 pub const TAG_HIGH_WATERMARK: i32 = 10_004;
 
+/// `i32`, AddPartitionsToTxn answer to a broker that verifies, transaction: the leader epoch in which the coordinator
+/// answers.
+pub const TAG_COORDINATOR_EPOCH: i32 = 10_005;
+
 /// `type` of LeaderAndIsr (KIP-291): names only what changed.
 pub const TYPE_INCREMENTAL: i8 = 1;
 /// `type` of LeaderAndIsr: names every partition that concerns the broker; one per controller and registration (F8).
