@@ -19,8 +19,6 @@ pub(crate) struct Floors {
 /// How much to move for each of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effort {
-    /// Memory to touch first: a page cache on memory never used before is several times slower.
-    pub(crate) touch_bytes: u64,
     pub(crate) bytes: u64,
     pub(crate) syncs: usize,
 }
@@ -37,7 +35,6 @@ impl Floors {
     /// # Errors
     /// The loopback or the directory does not work.
     pub(crate) fn measure(report: &mut Report, directory: &Path, effort: Effort) -> Result<Self> {
-        machine::touch_memory(directory, effort.touch_bytes)?;
         let loopback = machine::loopback_rate(effort.bytes)?;
         report.add("loopback TCP, one flow", loopback, "MB/s", None);
         let append = machine::append_rate(directory, effort.bytes / 2)?;

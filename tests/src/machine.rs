@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use rustix::fs::Advice;
 
 /// Megabytes per second.
 fn rate(bytes: u64, time: Duration) -> f64 {
@@ -114,20 +116,34 @@ pub fn sync_time(directory: &Path, rounds: usize) -> Result<Duration> {
     Ok(times[times.len() / 2])
 }
 
-/// Writes and removes a file of this size, so that the memory behind the page cache has been touched.
+/// Fills the page cache, as it is on every machine that has run for a while, with zeros of a file that has no blocks: new
+/// pages of a log then take the place of old ones. A hypervisor that has memory which a guest leaves free back soon makes
+/// the first write to it ten times as slow as any other, and a bench would measure that.
 ///
 /// # Errors
-/// The file cannot be written.
-pub fn touch_memory(directory: &Path, bytes: u64) -> Result<()> {
-    let path = directory.join("touched");
-    let mut file = File::create(&path).context("creating a file")?;
-    let chunk = vec![7; 4 << 20];
-    let mut written = 0;
-    while written < bytes {
-        file.write_all(&chunk)?;
-        written += chunk.len() as u64;
+/// The file cannot be made or read, or the system does not tell how much memory is free.
+pub fn fill_page_cache(directory: &Path) -> Result<()> {
+    const CHUNK: u64 = 8 << 20;
+    const LEFT_FREE: u64 = 1 << 30;
+    let path = directory.join("ballast");
+    let file = File::options().create(true).truncate(false).write(true).read(true).open(&path);
+    let file = file.context("creating a file that fills the page cache")?;
+    let size = memory("MemTotal:")?;
+    file.set_len(size)?;
+    for at in (0..size).step_by(usize::try_from(CHUNK)?) {
+        if memory("MemFree:")? <= LEFT_FREE {
+            break;
+        }
+        // Parts that are there already cost nothing.
+        rustix::fs::fadvise(&file, at, NonZeroU64::new(CHUNK), Advice::WillNeed)?;
     }
-    drop(file);
-    fs::remove_file(&path)?;
     Ok(())
+}
+
+/// Bytes that a line of /proc/meminfo tells.
+fn memory(name: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("no {name} in /proc/meminfo"))? << 10)
 }

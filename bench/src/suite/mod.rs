@@ -73,9 +73,6 @@ pub(crate) struct SuiteArguments {
     /// Seconds of each run at a fixed rate, after a warm-up.
     #[arg(long, default_value_t = 10)]
     paced_seconds: u64,
-    /// Memory to touch first, in GB.
-    #[arg(long, default_value_t = 8)]
-    touch_gb: u64,
     #[arg(long, value_enum, default_value_t = ZooKeeper::Auto)]
     zookeeper: ZooKeeper,
     /// Where the clusters' data lies; a temporary directory if absent.
@@ -113,11 +110,8 @@ impl Scale {
         if self.smoke { smoke } else { real }
     }
 
-    fn effort(self, touch_gb: u64) -> Effort {
-        if self.smoke {
-            return Effort { touch_bytes: 0, bytes: 64 << 20, syncs: 5 };
-        }
-        Effort { touch_bytes: touch_gb << 30, bytes: 4 << 30, syncs: 200 }
+    fn effort(self) -> Effort {
+        if self.smoke { Effort { bytes: 64 << 20, syncs: 5 } } else { Effort { bytes: 4 << 30, syncs: 200 } }
     }
 }
 
@@ -134,18 +128,14 @@ struct Context<'a> {
 impl Context<'_> {
     /// A fresh cluster on a machine that has nothing left to write from before.
     fn start(&mut self, brokers: i32, keys: Keys<'_>) -> Result<System> {
-        if !self.scale.smoke {
-            settle()?;
-        }
+        make_ready(self.directory, self.scale)?;
         self.target.start(brokers, keys)
     }
 
     /// What the machine receives and appends at best when it is as much as a load was: after some GB whoever writes has
     /// to wait for the disk, which the floor at the start, of less, does not know.
     fn receive_and_append_as_much(&self, bytes: u64, bar: Bar) -> Result<Floor<'static>> {
-        if !self.scale.smoke {
-            settle()?;
-        }
+        make_ready(self.directory, self.scale)?;
         let megabytes_per_second = machine::receive_and_append_rate(self.directory, bytes)?;
         Ok(Floor { name: "receive and append of as much", megabytes_per_second, bar: Some(bar) })
     }
@@ -250,7 +240,8 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     let mut machine = Report::default();
     machine.begin("machine:");
     machine.add("busy before the run", busy(Duration::from_secs(1))?, "% of all cores", None);
-    let floors = Floors::measure(&mut machine, directory.path(), scale.effort(arguments.touch_gb))?;
+    make_ready(directory.path(), scale)?;
+    let floors = Floors::measure(&mut machine, directory.path(), scale.effort())?;
     reports.0.push(machine);
     let mut failures = Vec::new();
     for workload in workloads {
@@ -300,10 +291,17 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
 
 /// Whether the machine is still what it was.
 fn floors_again(report: &mut Report, directory: &Path, scale: Scale) -> Result<()> {
+    make_ready(directory, scale)?;
+    Floors::measure(report, directory, scale.effort())?;
+    Ok(())
+}
+
+/// Brings the machine into the state in which each measurement begins: nothing left to write, the page cache full.
+fn make_ready(directory: &Path, scale: Scale) -> Result<()> {
     if !scale.smoke {
         settle()?;
+        machine::fill_page_cache(directory)?;
     }
-    Floors::measure(report, directory, Effort { touch_bytes: 0, ..scale.effort(0) })?;
     Ok(())
 }
 
