@@ -15,6 +15,7 @@ use zurau_tests::kafka::{
     Connection, FETCH_VERSION, KafkaClient, LIST_OFFSETS_VERSION, METADATA_VERSION, PRODUCE_VERSION,
     topic_name,
 };
+use zurau_tests::machine::memory_in;
 use zurau_tests::process::{cpu_time, resident_bytes};
 use zurau_tests::{Cluster, ZooKeeperKind, eventually};
 
@@ -305,14 +306,7 @@ pub(crate) fn settle() -> Result<u64> {
 
 /// Bytes that /proc/meminfo tells to be dirty or on their way to the disk.
 fn unwritten(text: &str) -> Result<u64> {
-    let mut sum = 0;
-    for name in ["Dirty:", "Writeback:"] {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let line = line.with_context(|| format!("no {name} in /proc/meminfo"))?;
-        let kib: u64 = line.split_whitespace().next().context("an empty line in /proc/meminfo")?.parse()?;
-        sum += kib << 10;
-    }
-    Ok(sum)
+    Ok(memory_in(text, "Dirty:")? + memory_in(text, "Writeback:")?)
 }
 
 /// How busy the machine is with whatever runs, in percent of all its cores.

@@ -140,9 +140,15 @@ pub fn fill_page_cache(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a line of /proc/meminfo tells.
 fn memory(name: &str) -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo")?;
+    memory_in(&fs::read_to_string("/proc/meminfo")?, name)
+}
+
+/// Bytes that a line of /proc/meminfo tells.
+///
+/// # Errors
+/// There is no such line, or no number in it.
+pub fn memory_in(text: &str, name: &str) -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     Ok(kib.with_context(|| format!("no {name} in /proc/meminfo"))? << 10)

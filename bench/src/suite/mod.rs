@@ -240,8 +240,7 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     let mut machine = Report::default();
     machine.begin("machine:");
     machine.add("busy before the run", busy(Duration::from_secs(1))?, "% of all cores", None);
-    make_ready(directory.path(), scale)?;
-    let floors = Floors::measure(&mut machine, directory.path(), scale.effort())?;
+    let measured = floors(&mut machine, directory.path(), scale)?;
     reports.0.push(machine);
     let mut failures = Vec::new();
     for workload in workloads {
@@ -255,7 +254,7 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
             let mut report = Report::default();
             report.begin(workload.name);
             let directory = directory.path();
-            let mut context = Context { report: &mut report, target, directory, floors, scale };
+            let mut context = Context { report: &mut report, target, directory, floors: measured, scale };
             // What was measured before a failure, and the other workloads, are told all the same.
             if let Err(error) = (workload.run)(&mut context) {
                 let failure = format!("{}{whose}: {error:#}", workload.name);
@@ -267,7 +266,8 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     }
     let mut machine = Report::default();
     machine.begin("machine at the end:");
-    floors_again(&mut machine, directory.path(), scale)?;
+    // Whether the machine is still what it was.
+    floors(&mut machine, directory.path(), scale)?;
     reports.0.push(machine);
 
     let settings = json!({
@@ -289,11 +289,9 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     Ok(())
 }
 
-/// Whether the machine is still what it was.
-fn floors_again(report: &mut Report, directory: &Path, scale: Scale) -> Result<()> {
+fn floors(report: &mut Report, directory: &Path, scale: Scale) -> Result<Floors> {
     make_ready(directory, scale)?;
-    Floors::measure(report, directory, scale.effort())?;
-    Ok(())
+    Floors::measure(report, directory, scale.effort())
 }
 
 /// Brings the machine into the state in which each measurement begins: nothing left to write, the page cache full.
