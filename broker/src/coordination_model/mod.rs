@@ -11,6 +11,7 @@
 
 mod broker;
 mod client;
+#[path = "../../../tests/tests/model/dice.rs"]
 mod dice;
 mod directed;
 mod log;
