@@ -93,6 +93,17 @@ pub(super) async fn start_on_two(world: &mut World) {
     };
 }
 
+/// Broker 1 leads, on two directories.
+pub(super) async fn leading_on_two() -> World {
+    let mut world = World::start().await;
+    world.create_topic().await;
+    world.send_to_all(1, 0).await;
+    start_on_two(&mut world).await;
+    world.elect(1, 1).await;
+    world.send_to_all(1, 1).await;
+    world
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn log_10_a_failed_directory_goes_offline_alone() {
     let mut world = World::start().await;
@@ -234,12 +245,7 @@ impl Replay for Ignoring {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_fails_while_a_coordinator_loads_takes_the_directory_offline() {
-    let mut world = World::start().await;
-    world.create_topic().await;
-    world.send_to_all(1, 0).await;
-    start_on_two(&mut world).await;
-    world.elect(1, 1).await;
-    world.send_to_all(1, 1).await;
+    let world = leading_on_two().await;
     world.produce(1, b'a', Acks::All).await;
     world.agree(1).await;
     let partition = world.partition(1);

@@ -10,7 +10,7 @@ use zurau_common::rejection::Rejection;
 use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::peer::Peer;
 
-use super::disks::start_on_two;
+use super::disks::{leading_on_two, start_on_two};
 use super::wire::connect;
 use super::world::{World, eventually};
 use crate::partition::Acks;
@@ -36,17 +36,6 @@ async fn copies(peer: &Peer) -> Vec<(usize, bool, i64)> {
         partitions.map(move |one| (index, one.is_future_key, one.offset_lag))
     });
     copies.collect()
-}
-
-/// Broker 1 leads, on two directories.
-async fn leading_on_two() -> World {
-    let mut world = World::start().await;
-    world.create_topic().await;
-    world.send_to_all(1, 0).await;
-    start_on_two(&mut world).await;
-    world.elect(1, 1).await;
-    world.send_to_all(1, 1).await;
-    world
 }
 
 #[tokio::test(flavor = "multi_thread")]
