@@ -66,6 +66,16 @@ impl Default for RequestMetrics {
     }
 }
 
+impl ApiMetrics {
+    fn count(&self, code: i16) {
+        if code == 0 {
+            self.successes.add(1);
+        } else {
+            *self.errors.lock().entry(code).or_default() += 1;
+        }
+    }
+}
+
 impl RequestMetrics {
     pub(crate) fn record(&self, answered: &Answered) {
         let counter = self.api(answered.api_key).and_then(|api| {
@@ -90,16 +100,14 @@ impl RequestMetrics {
 
     /// Counts the error codes in an answer.
     pub(crate) fn record_errors(&self, api_key: i16, answer: &dyn Any) {
-        let known = errors::each_code(answer, |code| self.record_error(api_key, code));
+        let api = self.api(api_key);
+        let known = errors::each_code(answer, |code| api.into_iter().for_each(|api| api.count(code)));
         debug_assert!(known, "the errors of API {api_key} are not counted");
     }
 
     pub(crate) fn record_error(&self, api_key: i16, code: i16) {
-        let Some(api) = self.api(api_key) else { return };
-        if code == 0 {
-            api.successes.add(1);
-        } else {
-            *api.errors.lock().entry(code).or_default() += 1;
+        if let Some(api) = self.api(api_key) {
+            api.count(code);
         }
     }
 

@@ -164,8 +164,7 @@ impl FetchSessions {
     /// Sessions, and partitions that they remember.
     pub(crate) fn observe(&self) -> (usize, usize) {
         let sessions = self.sessions.lock();
-        let partitions = sessions.values().map(|session| session.lock().partitions.in_order.len());
-        (sessions.len(), partitions.sum())
+        (sessions.len(), remembered(&sessions))
     }
 
     #[cfg(test)]
@@ -244,8 +243,7 @@ impl FetchSessions {
             return NO_SESSION;
         }
         let mut sessions = self.sessions.lock();
-        let cached: usize = sessions.values().map(|session| session.lock().partitions.in_order.len()).sum();
-        if PARTITIONS_OF_ALL_SESSIONS_MAX < cached + size {
+        if PARTITIONS_OF_ALL_SESSIONS_MAX < remembered(&sessions) + size {
             return NO_SESSION;
         }
         if self.slots <= sessions.len() {
@@ -264,6 +262,11 @@ impl FetchSessions {
         sessions.insert(id, Arc::new(Mutex::new(session)));
         id
     }
+}
+
+/// Partitions of all sessions.
+fn remembered(sessions: &HashMap<i32, Arc<Mutex<Session>>>) -> usize {
+    sessions.values().map(|session| session.lock().partitions.in_order.len()).sum()
 }
 
 /// The session to give up for a new one: the one unused longest, if that is long enough; for a follower also the
