@@ -3,7 +3,7 @@
 //!
 //! A step is one or more faults at once and a seed that decides the rest: against whom, how far, for instance. The
 //! default run injects some faults once; `--long` gives every fault many seeds, and mixes them. What failed is repeated
-//! by the default run with `ZURAU_LAB_SEED=n ZURAU_LAB_FAULTS=KillBroker,Halves`: these faults, from that seed on.
+//! with `ZURAU_LAB_SEED=n ZURAU_LAB_FAULTS=KillBroker,Halves`: these faults, from that seed on, in any of the three.
 
 mod clients;
 mod faults;
@@ -48,14 +48,7 @@ struct Round {
 /// What the default run can afford: one fault of each sort. JEP-02, JEP-03 and JEP-04 in short.
 #[test]
 fn one_fault_of_each_sort() {
-    let chosen = std::env::var("ZURAU_LAB_FAULTS").unwrap_or_default();
-    let wanted = |fault: &Fault| chosen.split(',').any(|name| name == format!("{fault:?}"));
-    let faults: Vec<Fault> = if chosen.is_empty() {
-        Fault::SHORT.to_vec()
-    } else {
-        Fault::ALL.into_iter().filter(wanted).collect()
-    };
-    let rounds: Vec<Round> = faults
+    let rounds: Vec<Round> = chosen_or(&Fault::SHORT)
         .into_iter()
         .zip(seed_or(1)..)
         .map(|(fault, seed)| Round { seed, faults: vec![fault] })
@@ -66,7 +59,7 @@ fn one_fault_of_each_sort() {
 #[test]
 #[ignore = "takes more than an hour; run by tests/run --long"]
 fn each_fault_with_many_seeds() {
-    for fault in Fault::ALL {
+    for fault in chosen_or(&Fault::ALL) {
         let seeds = seed_or(1)..seed_or(1) + LONG_SEEDS;
         let rounds: Vec<Round> = seeds.map(|seed| Round { seed, faults: vec![fault] }).collect();
         lab(&format!("lab-{fault:?}"), |directory| run(directory, &rounds));
@@ -76,7 +69,7 @@ fn each_fault_with_many_seeds() {
 #[test]
 #[ignore = "takes more than an hour; run by tests/run --long"]
 fn mixed_faults_with_many_seeds() {
-    for fault in Fault::ALL {
+    for fault in chosen_or(&Fault::ALL) {
         let seeds = seed_or(1)..seed_or(1) + LONG_SEEDS;
         let mixed = |seed: u64| {
             let others: Vec<Fault> = Fault::ALL.into_iter().filter(|other| other.may_meet(fault)).collect();
@@ -85,6 +78,15 @@ fn mixed_faults_with_many_seeds() {
         let rounds: Vec<Round> = seeds.map(mixed).collect();
         lab(&format!("lab-mixed-{fault:?}"), |directory| run(directory, &rounds));
     }
+}
+
+fn chosen_or(default: &[Fault]) -> Vec<Fault> {
+    let chosen = std::env::var("ZURAU_LAB_FAULTS").unwrap_or_default();
+    if chosen.is_empty() {
+        return default.to_vec();
+    }
+    let is_chosen = |fault: &Fault| chosen.split(',').any(|name| name == format!("{fault:?}"));
+    Fault::ALL.into_iter().filter(is_chosen).collect()
 }
 
 fn seed_or(default: u64) -> u64 {
