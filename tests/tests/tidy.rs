@@ -30,6 +30,7 @@ const PURE: &[&str] = &[
     "cli/src/groups/goal.rs",
     "cli/src/produce/partitioner.rs",
     "cli/src/reassign/plan.rs",
+    "cli/src/recover_metadata/copies.rs",
     "cli/src/recover_metadata/plan.rs",
     "common/src/assignment.rs",
     "common/src/id.rs",

@@ -47,6 +47,16 @@ pub(crate) fn read_generation(directory: &Path) -> Result<u64, StorageError> {
     }))
 }
 
+/// Of two directories of one partition the one with the greater value is served: that of the last move, which is complete
+/// since the log directory knows it by the partition's name; else the one that is known to hold the most.
+pub(crate) fn precedence(
+    generation: u64,
+    high_watermark: Option<i64>,
+    recovery_point: Option<i64>,
+) -> (u64, Option<i64>) {
+    (generation, high_watermark.max(recovery_point))
+}
+
 /// The name of a copy's directory. `unique` become 32 hexadecimal digits.
 pub(crate) fn future_name(partition: &TopicPartition, unique: u128) -> String {
     format!("{partition}.{unique:032x}-future")

@@ -365,6 +365,12 @@ fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
     Some(FoundDirectory::Partition { partition: parse_partition(name)?, path })
 }
 
+/// Whose copy a directory is that is set aside (`-stray`, `-delete`, `-future`), if its name says so.
+pub(super) fn partition_set_aside(path: &Path) -> Option<TopicPartition> {
+    let (partition, _) = path.file_name()?.to_str()?.rsplit_once('.')?;
+    parse_partition(partition)
+}
+
 /// `topic-partition`, with a legal topic name.
 pub fn parse_partition(name: &str) -> Option<TopicPartition> {
     let (topic, partition) = name.rsplit_once('-')?;

@@ -48,6 +48,11 @@ impl EpochStarts {
         self.starts.get(partition).filter(|(found, _)| *found == topic_id).map(|(_, entry)| *entry)
     }
 
+    /// The last epoch of each partition, of whatever topic id.
+    pub(super) fn epochs(&self) -> BTreeMap<TopicPartition, i32> {
+        self.starts.iter().map(|(partition, (_, entry))| (partition.clone(), entry.leader_epoch)).collect()
+    }
+
     pub fn set(&mut self, partition: &TopicPartition, topic_id: TopicId, entry: EpochEntry) {
         let former = self.starts.insert(partition.clone(), (topic_id, entry));
         self.changed |= former != Some((topic_id, entry));

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use zurau_common::id::TopicPartition;
 
 use super::Partitions;
-use crate::log::{PartitionLog, StorageError, read_generation, read_topic_id};
+use crate::log::{PartitionLog, StorageError, precedence, read_generation, read_topic_id};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
 
@@ -45,8 +45,7 @@ impl Partitions {
         Ok(second)
     }
 
-    /// Puts the directory first that a partition is to be served from: that of the last move, which is complete since the
-    /// log directory knows it by the partition's name; else the one that is known to hold the most.
+    /// Puts the directory first that a partition is to be served from.
     ///
     /// # Errors
     /// A generation cannot be read.
@@ -62,11 +61,13 @@ impl Partitions {
             .iter()
             .map(|(index, path)| Ok((*index, read_generation(path)?)))
             .collect::<Result<_, StorageError>>()?;
-        let known_end = |index: usize| {
+        let precedence = |index: usize| {
             let checkpoints = &self.directories[index].opened.lock().checkpoints;
-            checkpoints.high_watermarks.get(id).max(checkpoints.recovery_points.get(id))
+            let (high_watermarks, recovery_points) =
+                (&checkpoints.high_watermarks, &checkpoints.recovery_points);
+            precedence(generations[&index], high_watermarks.get(id), recovery_points.get(id))
         };
-        homes.sort_by_key(|(index, _)| std::cmp::Reverse((generations[index], known_end(*index))));
+        homes.sort_by_key(|(index, _)| std::cmp::Reverse(precedence(*index)));
         info!(partition = %id, ?homes, ?generations, "the partition is in several log directories; the first one is used");
         Ok(())
     }

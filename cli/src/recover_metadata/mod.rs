@@ -4,6 +4,9 @@
 //! locked until it is done, every write checks that no controller is there, and the cluster id, without which no broker
 //! starts, is written last. A run that was interrupted is simply run again.
 
+mod copies;
+#[cfg(test)]
+mod copies_tests;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
@@ -12,7 +15,7 @@ mod tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use zurau_broker::log::{SurveyedDirectory, survey_directory};
 use zurau_common::id::BrokerId;
@@ -28,6 +31,9 @@ pub(crate) struct RecoverMetadataArguments {
     /// Write the tree; without it nothing is changed.
     #[arg(long)]
     execute: bool,
+    /// Write it even if committed records are in none of the directories; they are lost then.
+    #[arg(long)]
+    accept_loss: bool,
     /// Every log directory of every broker of the cluster.
     #[arg(required = true, value_name = "log directory")]
     directories: Vec<PathBuf>,
@@ -54,12 +60,17 @@ fn recover(arguments: &RecoverMetadataArguments) -> anyhow::Result<()> {
     let directories: Vec<Directory> = surveyed.iter().map(directory).collect::<Result<_, _>>()?;
     let plan = plan(&directories).map_err(anyhow::Error::msg)?;
     tell(&plan, &surveyed);
+    ensure!(
+        plan.losses.is_empty() || !arguments.execute || arguments.accept_loss,
+        "committed records are in none of these directories (see LOSS above), nothing was written: give those of all brokers, \
+         or add --accept-loss"
+    );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(tree::write(&arguments.zookeeper, &plan, arguments.execute))
 }
 
 fn directory(surveyed: &SurveyedDirectory) -> anyhow::Result<Directory> {
-    let SurveyedDirectory { path, broker_id, cluster_id, incarnation, logs, .. } = surveyed;
+    let SurveyedDirectory { path, broker_id, cluster_id, incarnation, logs, highest_epochs, .. } = surveyed;
     let (Some(broker_id), Some(cluster_id)) = (broker_id, cluster_id) else {
         bail!(
             "{} has no meta.properties that names a broker and a cluster; is it a log directory?",
@@ -72,6 +83,7 @@ fn directory(surveyed: &SurveyedDirectory) -> anyhow::Result<Directory> {
         cluster_id: cluster_id.clone(),
         incarnation: incarnation.clone(),
         logs: logs.clone(),
+        highest_epochs: highest_epochs.clone(),
     })
 }
 
@@ -84,6 +96,9 @@ fn tell(plan: &Plan, surveyed: &[SurveyedDirectory]) {
                 "  {name}-{number}: replicas {:?}, in sync {:?}, log end {}, leader epoch {}",
                 partition.hosts, partition.isr, partition.log_end_offset, partition.leader_epoch
             );
+            for reason in &partition.reasons {
+                println!("    {reason}");
+            }
         }
     }
     for path in surveyed.iter().flat_map(|directory| &directory.set_aside) {
@@ -91,6 +106,9 @@ fn tell(plan: &Plan, surveyed: &[SurveyedDirectory]) {
     }
     for warning in &plan.warnings {
         println!("WARNING: {warning}");
+    }
+    for loss in &plan.losses {
+        println!("LOSS: {loss}");
     }
     for (broker, registration) in &plan.brokers {
         if *registration < 0 {

@@ -1,9 +1,5 @@
 //! What the log directories of all brokers say about the cluster that ZooKeeper has forgotten, and the znodes that follow
-//! from it. Pure.
-//!
-//! The ISR of a partition is gone, but not what it stood for: a committed record is in the log of every replica that was
-//! in sync. So of all replicas the one whose last record has the highest leader epoch, and of those the longest log, has
-//! every committed record. Only replicas equal to it are put into the ISR; the others catch up from them.
+//! from it. Pure. Which replicas are in sync is judged in `copies.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,6 +12,8 @@ use zurau_common::zk::op::{Lifetime, Op};
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::topic::{TopicIdEntry, encode_topic};
 use zurau_common::zk::znode::Znode;
+
+use super::copies::{Copy, Judgement, judge, served};
 
 /// Epochs above the highest one in any log that are left out: an election whose leader never took office, or wrote to a
 /// directory that is lost, leaves no trace in the logs, and clients may know its epoch (F5).
@@ -37,6 +35,8 @@ pub(super) struct Directory {
     pub(super) cluster_id: String,
     pub(super) incarnation: Option<Incarnation>,
     pub(super) logs: Vec<SurveyedLog>,
+    /// The highest leader epoch that anything in it knows of a partition.
+    pub(super) highest_epochs: BTreeMap<TopicPartition, i32>,
 }
 
 /// The cluster as it will be.
@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) last_producer_id: i64,
     /// What its reader should know before anything is written.
     pub(super) warnings: Vec<String>,
+    /// Committed records that are in none of the directories, as far as their checkpoints tell.
+    pub(super) losses: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +69,8 @@ pub(super) struct Partition {
     pub(super) isr: Vec<BrokerId>,
     pub(super) leader_epoch: i32,
     pub(super) log_end_offset: i64,
+    /// Which copy is the best, why, and what the others lack; a line for each.
+    pub(super) reasons: Vec<String>,
 }
 
 /// Judges the directories of all brokers.
@@ -75,11 +79,24 @@ pub(super) struct Partition {
 /// What makes it impossible to say what the cluster was.
 pub(super) fn plan(directories: &[Directory]) -> Result<Plan, String> {
     let cluster_id = cluster_of(directories)?;
-    let mut warnings = Vec::new();
-    let logs = logs_by_topic(directories, &mut warnings)?;
+    let (mut warnings, mut losses) = (Vec::new(), Vec::new());
+    let epochs = highest_epochs(directories);
+    let copies = served(directories, &mut warnings)?;
     let mut topics = BTreeMap::new();
-    for (name, incarnations) in logs {
-        topics.insert(name.clone(), topic(&name, incarnations, &mut warnings)?);
+    for (name, incarnations) in logs_by_topic(&copies, &mut warnings) {
+        let (id, hosts) = incarnation(&name, incarnations, &mut warnings)?;
+        let compacted =
+            hosts.values().flat_map(BTreeMap::values).any(|copy| copy.log.compacted) || is_internal(&name);
+        let mut partitions = BTreeMap::new();
+        for (number, copies) in hosts {
+            let highest = epochs.get(&TopicPartition { topic: name.clone(), partition: number });
+            let judgement = judge(&copies.values().copied().collect::<Vec<_>>());
+            losses.extend(judgement.losses.iter().cloned());
+            let made = partition(number, &copies, judgement, highest.copied().unwrap_or(-1))
+                .map_err(|reason| format!("{name}-{number}: {reason}"))?;
+            partitions.insert(number, made);
+        }
+        topics.insert(name, Topic { id, compacted, partitions });
     }
     let all_logs = directories.iter().flat_map(|directory| &directory.logs);
     let highest = all_logs.map(|log| log.highest_producer_id).max().unwrap_or(-1);
@@ -94,7 +111,19 @@ pub(super) fn plan(directories: &[Directory]) -> Result<Plan, String> {
         topics,
         last_producer_id: highest.saturating_add(PRODUCER_IDS_LEFT_OUT),
         warnings,
+        losses,
     })
+}
+
+/// The highest leader epoch of each partition that anything on a disk knows: also copies that are not served, and other
+/// incarnations, which clients do not tell apart (CLI-11).
+fn highest_epochs(directories: &[Directory]) -> BTreeMap<TopicPartition, i32> {
+    let mut highest = BTreeMap::new();
+    for (partition, epoch) in directories.iter().flat_map(|directory| &directory.highest_epochs) {
+        let known = highest.entry(partition.clone()).or_insert(*epoch);
+        *known = (*known).max(*epoch);
+    }
+    highest
 }
 
 fn cluster_of(directories: &[Directory]) -> Result<String, String> {
@@ -111,43 +140,33 @@ fn cluster_of(directories: &[Directory]) -> Result<String, String> {
     }
 }
 
-type Copies<'a> = BTreeMap<i32, BTreeMap<BrokerId, &'a SurveyedLog>>;
+type Copies<'a> = BTreeMap<i32, BTreeMap<BrokerId, &'a Copy<'a>>>;
 type Incarnations<'a> = BTreeMap<TopicId, Copies<'a>>;
 
 fn logs_by_topic<'a>(
-    directories: &'a [Directory],
+    copies: &'a [Copy<'a>],
     warnings: &mut Vec<String>,
-) -> Result<BTreeMap<TopicName, Incarnations<'a>>, String> {
+) -> BTreeMap<TopicName, Incarnations<'a>> {
     let mut found: BTreeMap<TopicName, Incarnations<'a>> = BTreeMap::new();
-    for directory in directories {
-        for log in &directory.logs {
-            let shown = directory.path.join(log.partition.to_string());
-            let Some(id) = log.topic_id else {
-                warnings.push(format!("{} has no topic id; it is left as it is", shown.display()));
-                continue;
-            };
-            let copies = found.entry(log.partition.topic.clone()).or_default().entry(id).or_default();
-            let hosts = copies.entry(log.partition.partition).or_default();
-            if hosts.insert(directory.broker, log).is_some() {
-                return Err(format!(
-                    "broker {} has {} in two log directories, one of them {}; move the older one away first",
-                    directory.broker,
-                    log.partition,
-                    shown.display()
-                ));
-            }
-        }
+    for copy in copies {
+        let TopicPartition { topic, partition } = &copy.log.partition;
+        let Some(id) = copy.log.topic_id else {
+            warnings.push(format!("{} has no topic id; it is left as it is", copy.path().display()));
+            continue;
+        };
+        let incarnations = found.entry(topic.clone()).or_default();
+        incarnations.entry(id).or_default().entry(*partition).or_default().insert(copy.broker, copy);
     }
-    Ok(found)
+    found
 }
 
 /// The topic of a name: of several incarnations the one with the most copies, for what is left of a deleted one is on a
 /// broker that was away.
-fn topic(
+fn incarnation<'a>(
     name: &TopicName,
-    incarnations: Incarnations<'_>,
+    incarnations: Incarnations<'a>,
     warnings: &mut Vec<String>,
-) -> Result<Topic, String> {
+) -> Result<(TopicId, Copies<'a>), String> {
     let copies = |copies: &Copies<'_>| copies.values().map(BTreeMap::len).sum::<usize>();
     let most = incarnations.values().map(copies).max().unwrap_or(0);
     let (chosen, others): (Vec<_>, Vec<_>) =
@@ -182,31 +201,31 @@ fn topic(
              directory missing?"
         ));
     }
-    let compacted =
-        partitions.values().flat_map(BTreeMap::values).any(|log| log.compacted) || is_internal(name);
-    let partitions = partitions.iter().map(|(number, hosts)| (*number, partition(*number, hosts))).collect();
-    Ok(Topic { id: *id, compacted, partitions })
+    Ok((*id, partitions.clone()))
 }
 
 fn is_internal(topic: &str) -> bool {
     INTERNAL_TOPICS.contains(&topic)
 }
 
-fn partition(number: i32, copies: &BTreeMap<BrokerId, &SurveyedLog>) -> Partition {
+/// # Errors
+/// No leader epoch is left above those on the disks.
+fn partition(
+    number: i32,
+    copies: &BTreeMap<BrokerId, &Copy<'_>>,
+    judgement: Judgement,
+    highest_epoch: i32,
+) -> Result<Partition, String> {
+    let Judgement { in_sync, log_end_offset, reasons, .. } = judgement;
     let mut hosts: Vec<BrokerId> = copies.keys().copied().collect();
     // Who was preferred is not known; this spreads the leaders.
     let first = usize::try_from(number).unwrap_or(0) % hosts.len();
     hosts.rotate_left(first);
-    let end = |log: &SurveyedLog| (log.last_epoch, log.log_end_offset);
-    let best = copies.values().map(|log| end(log)).max().unwrap_or((-1, 0));
-    let isr: Vec<BrokerId> = hosts.iter().copied().filter(|host| end(copies[host]) == best).collect();
-    let highest = copies.values().map(|log| log.highest_epoch).max().unwrap_or(-1);
-    Partition {
-        hosts,
-        isr,
-        leader_epoch: highest.max(0).saturating_add(EPOCHS_LEFT_OUT),
-        log_end_offset: best.1,
-    }
+    let isr = hosts.iter().copied().filter(|host| in_sync.contains(host)).collect();
+    let above = highest_epoch.max(0).checked_add(EPOCHS_LEFT_OUT);
+    let leader_epoch =
+        above.ok_or_else(|| format!("a directory names leader epoch {highest_epoch}; it must be damaged"))?;
+    Ok(Partition { hosts, isr, leader_epoch, log_end_offset, reasons })
 }
 
 /// The registration for which most of a broker's directories are complete; -1, for which none is, if they do not agree.

@@ -42,6 +42,8 @@ fn a_lost_tree_is_rebuilt_from_the_log_directories(
 
     let shown = text(&recover(&cluster, &[])?)?;
     ensure!(shown.contains("Nothing was written"), "{shown}");
+    let told = ["best: broker 1's in ", "not in sync: broker 3's in ", "20 offsets are missing"];
+    ensure!(told.iter().all(|told| shown.contains(told)), "{shown}");
     ensure!(cluster.znodes.text("/brokers/topics/t")?.is_none(), "the dry run wrote the topic");
     let written = text(&recover(&cluster, &["--execute"])?)?;
     ensure!(written.contains("Written."), "{written}");
