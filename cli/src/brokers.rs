@@ -1,11 +1,10 @@
 //! `zurau brokers`: who is alive, where, with how much work and how full its disks are.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use kafka_protocol::messages::DescribeLogDirsRequest;
 use serde::Serialize;
 use zurau_common::id::BrokerId;
 use zurau_common::zk::broker::Endpoints;
@@ -14,7 +13,7 @@ use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::znode::Znode;
 
 use crate::admin::{self, Common, exit_code};
-use crate::client::{Broker, Client, Cluster, Refused};
+use crate::client::{Broker, Client, Cluster};
 use crate::table::{Table, bytes, known};
 use crate::tree::Tree;
 
@@ -148,27 +147,16 @@ async fn controller(zookeeper: &ZooKeeper) -> Result<Option<Controller>> {
 }
 
 async fn log_dirs(client: &mut Client, broker: i32) -> Result<Vec<LogDir>> {
-    let request = DescribeLogDirsRequest::default().with_topics(None);
-    let answer = client.broker(broker).await?.call(4, &request).await?;
-    Refused::check(answer.error_code, None, || format!("log directories of broker {broker}"))?;
-    let known = |bytes: i64| (0 <= bytes).then_some(bytes);
-    let directories = answer.results.iter().map(|found| {
-        let sizes: BTreeMap<(&str, i32), i64> = found
-            .topics
-            .iter()
-            .flat_map(|topic| topic.partitions.iter().map(move |partition| (topic, partition)))
-            .map(|(topic, partition)| {
-                ((topic.name.as_str(), partition.partition_index), partition.partition_size)
-            })
-            .collect();
-        let refused = Refused::check(found.error_code, None, || found.log_dir.to_string());
+    let directories = client.log_dirs(broker, None).await?.into_iter().map(|found| {
+        let replicas: BTreeSet<(&str, i32)> =
+            found.replicas.iter().map(|replica| (replica.topic.as_str(), replica.partition)).collect();
         LogDir {
-            log_dir: found.log_dir.to_string(),
-            error: refused.err().map(|refused| refused.why()),
-            replicas: sizes.len(),
-            used_bytes: sizes.values().sum(),
-            total_bytes: known(found.total_bytes),
-            usable_bytes: known(found.usable_bytes),
+            replicas: replicas.len(),
+            used_bytes: found.replicas.iter().map(|replica| replica.size_bytes).sum(),
+            log_dir: found.log_dir,
+            error: found.error,
+            total_bytes: found.total_bytes,
+            usable_bytes: found.usable_bytes,
         }
     });
     Ok(directories.collect())

@@ -11,6 +11,7 @@ mod elect;
 mod explain;
 mod groups;
 mod health;
+mod log_dirs;
 mod log_dump;
 mod log_verify;
 mod produce;
@@ -58,6 +59,8 @@ enum Command {
     Brokers(brokers::Arguments),
     /// Move replicas between brokers: plan, start, status, cancel.
     Reassign(reassign::Arguments),
+    /// Log directories of brokers: describe, move.
+    LogDirs(log_dirs::Arguments),
     /// Elect leaders.
     Elect(elect::Arguments),
     /// Everything about one partition, and what is wrong with it.
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Transactions(arguments) => transactions::run(arguments),
         Command::Brokers(arguments) => brokers::run(arguments),
         Command::Reassign(arguments) => reassign::run(arguments),
+        Command::LogDirs(arguments) => log_dirs::run(arguments),
         Command::Elect(arguments) => elect::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::CanStop(arguments) => can_stop::run(arguments),

@@ -2,6 +2,7 @@
 //! them, routing to leaders and coordinators, and patience with what passes by itself.
 
 mod connection;
+mod log_dirs;
 mod metadata;
 mod offsets;
 mod refusal;
@@ -17,6 +18,9 @@ use tokio::time::{Instant, sleep};
 use zurau_common::wire::control::to_wire_topic;
 
 pub(crate) use self::connection::Connection;
+pub(crate) use self::log_dirs::LogDir;
+#[cfg(test)]
+pub(crate) use self::log_dirs::Replica;
 pub(crate) use self::metadata::{Broker, Cluster, Partition, Topic};
 pub(crate) use self::offsets::{EARLIEST, LATEST};
 pub(crate) use self::refusal::Refused;

@@ -69,6 +69,7 @@ fn advice(rejection: Rejection) -> Option<&'static str> {
             "`zurau reassign status` shows it, `zurau reassign cancel` ends it"
         }
         Rejection::InvalidConfig => "`zurau configs describe --all` lists the keys",
+        Rejection::LogDirNotFound => "`zurau log-dirs describe` lists them",
         Rejection::TopicDeletionDisabled => "set delete.topic.enable=true on the brokers",
         _ => return None,
     })

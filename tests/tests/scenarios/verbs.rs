@@ -1,6 +1,7 @@
 //! The admin's verbs of `zurau`, each run as a user runs it against three brokers. What they print as JSON is compared
 //! with what the tree in ZooKeeper and other clients say.
 
+mod log_dirs;
 mod streams;
 mod throttle;
 mod transactions;
