@@ -6,6 +6,7 @@ pub mod config;
 pub mod http;
 pub mod id;
 pub mod leader_and_isr;
+pub mod page_cache;
 pub mod process;
 pub mod rejection;
 pub mod rule;

@@ -2,11 +2,12 @@
 //! out has to be cleared first, which costs more than reading the records.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+use rustix::io::{Errno, pread};
+use zurau_common::page_cache;
 
 use super::faults;
 
@@ -67,14 +68,16 @@ pub(crate) fn read_pooled(file: &File, length: usize, position: u64, wait: Wait)
         let (into, at) = (&mut buffer.bytes[filled..length], position + filled as u64);
         let read = match wait {
             Wait::Yes => pread(file, into, at),
-            Wait::No => preadv2(file, &mut [IoSliceMut::new(into)], at, ReadWriteFlags::NOWAIT),
+            Wait::No => match page_cache::read(file, into, at)? {
+                Some(read) => Ok(read),
+                None if 0 < filled => break,
+                None => return Err(io::ErrorKind::WouldBlock.into()),
+            },
         };
         match read {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::OPNOTSUPP) if 0 < filled => break,
-            Err(Errno::OPNOTSUPP) if wait == Wait::No => return Err(io::ErrorKind::WouldBlock.into()),
             Err(error) => return Err(error.into()),
         }
     }

@@ -4,7 +4,7 @@
 //! its `Arc<File>` goes on reading it, even after the file was closed here, renamed or unlinked.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read as _};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,6 +21,8 @@ use super::faults::{self, Operation, before};
 const OPEN_FILES_MAX: usize = 4096;
 /// Slices per vectored write; the kernel takes at most 1024.
 const IO_SLICES_MAX: usize = 512;
+/// Of a copy that is about to take a file's place; a start removes what ends like this (F2).
+const COPY_SUFFIX: &str = ".copy.deleted";
 
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -36,11 +38,18 @@ pub(crate) struct LogFile {
     path: Mutex<PathBuf>,
     open: Mutex<Option<Arc<File>>>,
     last_used: AtomicU64,
+    /// Bytes below this position may be on their way to sockets.
+    lent_bytes: AtomicU64,
 }
 
 impl LogFile {
     pub(crate) fn new(path: PathBuf) -> Arc<Self> {
-        Arc::new(Self { path: Mutex::new(path), open: Mutex::new(None), last_used: AtomicU64::new(0) })
+        Arc::new(Self {
+            path: Mutex::new(path),
+            open: Mutex::new(None),
+            last_used: AtomicU64::new(0),
+            lent_bytes: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -94,13 +103,40 @@ impl LogFile {
         *self.path.lock() = path;
     }
 
-    /// Cuts or extends to `bytes`.
+    /// From now on sockets may refer to the pages that hold the bytes below `end`: they are never changed in place.
+    pub(crate) fn lend(&self, end: u64) {
+        self.lent_bytes.fetch_max(end, Ordering::SeqCst);
+    }
+
+    /// Cuts or extends to `bytes`. What was lent stays as it is for whoever has it: a shorter copy takes the file's place.
     pub(crate) fn set_len(self: &Arc<Self>, bytes: u64) -> Result<(), StorageError> {
         let path = self.path();
+        if bytes < self.lent_bytes.load(Ordering::SeqCst) {
+            return self.replace_by_copy(&path, bytes);
+        }
         let file = self.get()?;
         before(|| Operation::SetLength(path.clone(), bytes))
             .and_then(|()| file.set_len(bytes))
             .storage("truncate", &path)
+    }
+
+    /// A crash in between leaves the whole file, and a copy that the next start removes.
+    fn replace_by_copy(&self, path: &Path, bytes: u64) -> Result<(), StorageError> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(COPY_SUFFIX);
+        let temporary = PathBuf::from(temporary);
+        let mut source = File::open(path).storage("open", path)?.take(bytes);
+        let mut copy = before(|| Operation::Create(temporary.clone()))
+            .and_then(|()| File::create(&temporary))
+            .storage("create", &temporary)?;
+        before(|| Operation::Write(temporary.clone()))
+            .and_then(|()| io::copy(&mut source, &mut copy))
+            .storage("write", &temporary)?;
+        sync_file(&copy, &temporary)?;
+        rename(&temporary, path)?;
+        self.close();
+        self.lent_bytes.store(0, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Removes the file; its absence is fine.

@@ -36,6 +36,8 @@ pub(super) struct Slice {
     pub(super) length: usize,
     /// Whether it ends where a batch does.
     is_whole: bool,
+    /// Whether all of it is below the high watermark.
+    pub(super) is_committed: bool,
 }
 
 impl ReadPlan {
@@ -138,6 +140,7 @@ impl PartitionLog {
                     position: first.position,
                     length: whole.map_or(length, |end| (end - first.position) as usize),
                     is_whole: whole.is_some(),
+                    is_committed: upper <= self.high_watermark,
                 };
                 return Ok(ReadPlan { slice: Some(slice) });
             }

@@ -1,17 +1,40 @@
 //! Records of one read plan, read part by part while they are sent, so that a long answer never lies in memory as a whole.
 
+use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use zurau_common::page_cache;
 
 use super::batch::{BatchHeader, HEADER_BYTES};
 use super::buffers::{BUFFER_BYTES, Wait, read_pooled};
 use super::error::StorageError;
+use super::faults;
 use super::read::Slice;
 use super::scan::damaged;
 
 /// Shorter reads are done at once.
 pub(crate) const STREAMED_FROM_BYTES: usize = 32 << 10;
+
+/// Size of a part that is lent, at most.
+const LENT_BYTES_MAX: usize = 1 << 20;
+/// A shorter part, or one of more or smaller batches, is read: looking at its headers costs as much.
+const LENT_BYTES_MIN: usize = 64 << 10;
+const LENT_BATCHES_MAX: usize = 32;
+const LENT_BATCH_BYTES_MIN: usize = LENT_BYTES_MIN / LENT_BATCHES_MAX;
+/// Distance of the bytes that are asked for to see whether a part is in the page cache.
+const PROBE_BYTES: usize = 64 << 10;
+
+/// A part of a log that goes to a socket without being copied. What stands there does not change ([`LogFile::lend`]).
+///
+/// [`LogFile::lend`]: super::files::LogFile::lend
+#[derive(Debug)]
+pub(crate) struct LentPart {
+    pub(crate) file: Arc<File>,
+    pub(crate) position: u64,
+    pub(crate) length: usize,
+}
 
 /// What is left of a read plan that ends where a batch does.
 #[derive(Debug)]
@@ -67,6 +90,57 @@ impl RecordStream {
             return Err(self.failed(ended_early()));
         }
         Ok(Some(bytes.slice(..taken)))
+    }
+
+    /// The next part, without reading it. `None` if it has to be read: it is not below the high watermark, where nothing is
+    /// cut in an orderly life; not in the page cache; or of small batches, whose headers would cost too much to look at.
+    ///
+    /// # Errors
+    /// As [`RecordStream::next`].
+    pub(crate) fn lend(&mut self) -> Result<Option<LentPart>, StorageError> {
+        if !self.left.is_committed {
+            return Ok(None);
+        }
+        let wanted = self.left.length.min(LENT_BYTES_MAX);
+        let mut next_batch = self.to_next_batch;
+        let mut batches = 0;
+        while next_batch + HEADER_BYTES <= wanted && batches < LENT_BATCHES_MAX {
+            let mut bytes = [0; HEADER_BYTES];
+            if !self.read_cached(&mut bytes, next_batch)? {
+                break;
+            }
+            let header = BatchHeader::parse(&bytes).map_err(|error| {
+                damaged(&self.left.log.path(), self.left.position + next_batch as u64, error)
+            })?;
+            next_batch += header.size_bytes();
+            batches += 1;
+            if next_batch - self.to_next_batch < batches * LENT_BATCH_BYTES_MIN {
+                return Ok(None);
+            }
+        }
+        let end = wanted.min(next_batch);
+        let mut length = 0;
+        while length < end && self.read_cached(&mut [0], length)? {
+            length = end.min(length + PROBE_BYTES);
+        }
+        if length < LENT_BYTES_MIN.min(self.left.length) || self.left.length < next_batch {
+            return Ok(None);
+        }
+        let Slice { file, log, position, .. } = &self.left;
+        let part = LentPart { file: Arc::clone(file), position: *position, length };
+        log.lend(part.position + length as u64);
+        self.left.position += length as u64;
+        self.left.length -= length;
+        self.to_next_batch = next_batch.saturating_sub(length);
+        Ok(Some(part))
+    }
+
+    /// Fills `bytes` from so far behind the stream's place; false if that is not in the page cache.
+    fn read_cached(&self, bytes: &mut [u8], at: usize) -> Result<bool, StorageError> {
+        let file = &self.left.file;
+        let read = faults::before_read(file)
+            .and_then(|()| page_cache::read(file, bytes, self.left.position + at as u64));
+        Ok(read.map_err(|error| self.failed(error))? == Some(bytes.len()))
     }
 
     fn failed(&self, source: io::Error) -> StorageError {

@@ -6,8 +6,10 @@
 
 mod connection;
 mod outbox;
+mod sending;
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -109,8 +111,21 @@ impl From<Bytes> for Frame {
 /// A part of an answer.
 pub enum Piece {
     Bytes(Bytes),
+    /// Sent by the kernel.
+    File(FilePart),
     /// Fetched while the answer is written.
     Stream(Box<dyn Stream>),
+}
+
+/// Bytes of a file that go to the socket without being read into memory.
+#[derive(Debug, Clone)]
+pub struct FilePart {
+    /// What stands there must not change any more: the socket may refer to the file's pages for long.
+    pub file: Arc<File>,
+    /// In bytes from the beginning of the file.
+    pub position: u64,
+    /// At least one byte.
+    pub length: usize,
 }
 
 impl Piece {
@@ -118,6 +133,7 @@ impl Piece {
     pub fn size(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
+            Self::File(part) => part.length,
             Self::Stream(stream) => stream.remaining(),
         }
     }
@@ -127,6 +143,7 @@ impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::File(part) => write!(f, "{} bytes of a file", part.length),
             Self::Stream(stream) => write!(f, "{} bytes to come", stream.remaining()),
         }
     }
@@ -144,6 +161,14 @@ pub trait Stream: Send {
     /// # Errors
     /// Why the connection has to end.
     fn next_at_once(&mut self) -> Result<Option<Bytes>, String>;
+
+    /// The next bytes as a part of a file that is in the page cache. `None`: they have to be read.
+    ///
+    /// # Errors
+    /// Why the connection has to end.
+    fn next_of_file(&mut self) -> Result<Option<FilePart>, String> {
+        Ok(None)
+    }
 
     /// As [`Stream::next_at_once`], but it may wait.
     ///

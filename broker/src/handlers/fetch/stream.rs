@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zurau_common::id::LeaderEpoch;
-use zurau_common::wire::server::Stream;
+use zurau_common::wire::server::{FilePart, Stream};
 
-use crate::log::{RecordStream, Wait};
+use crate::log::{LentPart, RecordStream, StorageError, Wait};
 use crate::partition::Partition;
 
 pub(super) struct ServedRecords {
@@ -23,7 +23,11 @@ impl ServedRecords {
 
     fn next(&mut self, wait: Wait) -> Result<Option<Bytes>, String> {
         let read = self.records.next(wait);
-        // What was read before a truncation is not answered, and what stands there afterwards may look like damage.
+        self.check(read)
+    }
+
+    /// What was read or lent before a truncation is not answered, and what stands there afterwards may look like damage.
+    fn check<T>(&self, read: Result<T, StorageError>) -> Result<T, String> {
         if !self.partition.serves_in(self.leader_epoch) {
             return Err(format!(
                 "{} is not served in leader epoch {} any more",
@@ -46,6 +50,12 @@ impl Stream for ServedRecords {
 
     fn next_at_once(&mut self) -> Result<Option<Bytes>, String> {
         self.next(Wait::No)
+    }
+
+    fn next_of_file(&mut self) -> Result<Option<FilePart>, String> {
+        let lent = self.records.lend();
+        let lent = self.check(lent)?;
+        Ok(lent.map(|LentPart { file, position, length }| FilePart { file, position, length }))
     }
 
     fn next_blocking(&mut self) -> Result<Bytes, String> {

@@ -1,12 +1,16 @@
 //! Looking up offsets among batches of every size: what is remembered of indexes must not outlive what they say (L3).
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use zurau_common::config::CleanupPolicy;
+use zurau_common::page_cache;
 
+use crate::log::faults::Machine;
+use crate::log::files::read_up_to;
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::log::{Batches, LogConfig, OpenMode, PartitionLog, ReadPlan, STREAMED_FROM_BYTES, Wait};
 
@@ -188,6 +192,135 @@ fn long_plans_end_where_a_batch_does() {
             // And now from what is remembered.
             while log.size_bytes() < 5 << 20 && round == 0 {
                 log.append_as_leader(&one, 0, NOW).unwrap();
+            }
+        }
+    }
+}
+
+/// Some file systems do not (tmpfs): nothing of theirs is lent.
+fn tells_what_is_cached(directory: &tempfile::TempDir) -> bool {
+    let mut file = tempfile::tempfile_in(directory).unwrap();
+    file.write_all(b"x").unwrap();
+    page_cache::holds(&file, 0).unwrap()
+}
+
+/// What is lent is what is read, part for part; nothing is lent that may be cut, nor what is cheaper to read.
+#[test]
+fn parts_below_the_high_watermark_are_lent() {
+    let directory = tempfile::tempdir().unwrap();
+    let roomy = LogConfig { segment_bytes: 8 << 20, ..config() };
+    for (value_bytes, is_lent) in
+        [(10, false), (1_000, false), (3_000, true), (70_000, true), (900_000, true)]
+    {
+        let path = directory.path().join(format!("t-{value_bytes}"));
+        let mut log = PartitionLog::create(&path, None, roomy.clone(), NOW).unwrap();
+        let one = batch(&BatchSpec { value_bytes, ..BatchSpec::default() });
+        while log.size_bytes() < 4 << 20 {
+            log.append_as_leader(&one, 0, NOW).unwrap();
+        }
+        let high_watermark = log.log_end_offset() / 2;
+        log.update_high_watermark(high_watermark);
+        for upper in [high_watermark, high_watermark + 1] {
+            let plan = log.read_plan(0, 8 << 20, upper, true).unwrap();
+            let mut stream = plan.stream().unwrap();
+            let mut got = Vec::new();
+            let mut lent_bytes = 0;
+            while 0 < stream.remaining() {
+                if let Some(part) = stream.lend().unwrap() {
+                    lent_bytes += part.length;
+                    got.extend(read_up_to(&part.file, part.length, part.position).unwrap());
+                } else {
+                    got.extend_from_slice(&stream.next(Wait::Yes).unwrap().unwrap());
+                }
+            }
+            assert_eq!(got, plan.read().unwrap(), "{value_bytes}");
+            let is_told = tells_what_is_cached(&directory);
+            let expected = if is_lent && is_told && upper == high_watermark { got.len() } else { 0 };
+            // The rest of a plan may be too short.
+            assert!(
+                (expected.saturating_sub(64 << 10)..=expected).contains(&lent_bytes),
+                "{lent_bytes} of {value_bytes}"
+            );
+        }
+    }
+}
+
+/// An unclean leader makes its followers cut what was served: those who have a part of it see the old records.
+#[test]
+fn what_was_lent_stays_as_it_is_when_the_log_is_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t-0");
+    let roomy = LogConfig { segment_bytes: 8 << 20, ..config() };
+    let mut log = PartitionLog::create(&path, None, roomy.clone(), NOW).unwrap();
+    let spec = BatchSpec { value_bytes: 50_000, ..BatchSpec::default() };
+    for _ in 0..20 {
+        log.append_as_leader(&batch(&spec), 0, NOW).unwrap();
+    }
+    log.update_high_watermark(18);
+    let plan = log.read_plan(0, 8 << 20, 18, true).unwrap();
+    let before = plan.read().unwrap();
+    let Some(lent) = plan.stream().unwrap().lend().unwrap() else {
+        return assert!(!tells_what_is_cached(&directory));
+    };
+    assert_eq!(lent.length, before.len());
+    // Above what was lent it is cut in place.
+    for end in [19, 18, 10, 3] {
+        log.truncate_to(end).unwrap();
+        assert_eq!(log.log_end_offset(), end);
+        let other = BatchSpec { tag: 7, ..spec.clone() };
+        log.append_as_leader(&batch(&other), 1, NOW).unwrap();
+        assert_eq!(read_up_to(&lent.file, lent.length, lent.position).unwrap(), before, "cut at {end}");
+        let start = (end * before.len() as i64 / 18) as usize;
+        let now = log.read_plan(0, 8 << 20, i64::MAX, true).unwrap().read().unwrap();
+        assert_eq!(now[..start.min(before.len())], before[..start.min(before.len())]);
+    }
+    let mode = OpenMode { clean: true, recovery_point: log.log_end_offset(), log_start_offset: 0 };
+    log.close().unwrap();
+    let log = PartitionLog::open(&path, roomy, mode, NOW).unwrap();
+    assert_eq!(log.log_end_offset(), 4);
+    let names = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("copy")));
+}
+
+/// A stop at any step of such a cut leaves the log as it was or as it shall be.
+#[test]
+fn l1_a_cut_of_what_was_lent_survives_a_stop_at_every_change() {
+    for power_lost in [false, true] {
+        for changes in 1.. {
+            assert!(changes < 100);
+            let directory = super::directory_in_memory();
+            let path = directory.path().join("t-0");
+            Machine::start(changes);
+            let mut log = PartitionLog::create(&path, None, config(), NOW).unwrap();
+            for _ in 0..10 {
+                let spec = BatchSpec { value_bytes: 300, ..BatchSpec::default() };
+                log.append_as_leader(&batch(&spec), 0, NOW).unwrap();
+            }
+            log.flush().unwrap();
+            let contents =
+                |log: &PartitionLog| log.read_plan(0, 1 << 20, i64::MAX, true).unwrap().read().unwrap();
+            let (whole, recovery_point) = (contents(&log), log.recovery_point());
+            for segment in log.segments.values() {
+                segment.log.lend(u64::MAX);
+            }
+            Machine::stop_after(changes);
+            let is_cut = log.truncate_to(4).is_ok();
+            let is_off = Machine::is_off();
+            drop(log);
+            Machine::restart();
+            if power_lost {
+                Machine::lose_unsynced(&path);
+            }
+            let mode = OpenMode { clean: false, recovery_point, log_start_offset: 0 };
+            let log = PartitionLog::open(&path, config(), mode, NOW).unwrap();
+            let end = log.log_end_offset();
+            assert!(whole.starts_with(&contents(&log)), "stopped at change {changes}");
+            assert!(if is_cut { end == 4 } else { end == 4 || end == 10 }, "{end} after a stop at {changes}");
+            let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+            assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("copy")));
+            if !is_off {
+                assert!(is_cut);
+                break;
             }
         }
     }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::{debug, error, info};
 
 use super::outbox::{LoadError, Outbox};
+use super::sending::send_some;
 use super::{Answer, Answered, Connection, Frame, Shared};
 use crate::wire::frame::{RequestFrame, parse_request};
 use crate::wire::transport::FrameReader;
@@ -378,7 +379,7 @@ impl Writer {
     async fn flush(&mut self) -> Result<(), Ending> {
         while self.outbox.has_remaining() {
             self.outbox.load().await?;
-            match timeout(self.stall_max, self.socket.write_buf(&mut self.outbox)).await {
+            match timeout(self.stall_max, send_some(&mut self.socket, &mut self.outbox)).await {
                 Ok(Ok(0)) => return Err(Ending::Quiet),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if is_disconnect(&error) => return Err(Ending::Quiet),

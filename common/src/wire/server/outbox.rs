@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-use super::{Frame, Piece, Stream};
+use super::{FilePart, Frame, Piece, Stream};
 
 /// Bytes that a write can begin with; while fewer are at hand, the next part of a stream is fetched.
 const AT_HAND_BYTES: usize = 64 << 10;
@@ -36,35 +36,57 @@ impl Outbox {
         }
     }
 
-    /// Fetches what the next write needs. Afterwards the first piece is bytes, if there is any piece.
+    /// Fetches what the next write needs. Afterwards the first piece is bytes or of a file, if there is any piece.
     pub(super) async fn load(&mut self) -> Result<(), LoadError> {
         let mut at_hand = 0;
         let mut index = 0;
         while at_hand < AT_HAND_BYTES {
-            let bytes = match self.pieces.get_mut(index) {
+            let part = match self.pieces.get_mut(index) {
                 None => return Ok(()),
-                Some(Piece::Bytes(bytes)) => {
-                    at_hand += bytes.len();
+                Some(Piece::Bytes(_) | Piece::File(_)) => {
+                    at_hand += self.pieces[index].size();
                     index += 1;
                     continue;
                 }
-                Some(Piece::Stream(stream)) => match stream.next_at_once().map_err(LoadError::CutOff)? {
-                    Some(bytes) => bytes,
-                    // The peer gets what there is, meanwhile nothing is fetched.
-                    None if 0 < at_hand => return Ok(()),
-                    None => self.load_blocking(index).await?,
-                },
+                Some(Piece::Stream(stream)) => {
+                    if let Some(part) = stream.next_of_file().map_err(LoadError::CutOff)? {
+                        Piece::File(part)
+                    } else if let Some(bytes) = stream.next_at_once().map_err(LoadError::CutOff)? {
+                        Piece::Bytes(bytes)
+                    } else if 0 < at_hand {
+                        // The peer gets what there is, meanwhile nothing is fetched.
+                        return Ok(());
+                    } else {
+                        Piece::Bytes(self.load_blocking(index).await?)
+                    }
+                }
             };
-            if bytes.is_empty() {
+            if part.size() == 0 {
                 return Err(LoadError::CutOff("a part of it is missing".to_owned()));
             }
             if self.pieces[index].size() == 0 {
-                self.pieces[index] = Piece::Bytes(bytes);
+                self.pieces[index] = part;
             } else {
-                self.pieces.insert(index, Piece::Bytes(bytes));
+                self.pieces.insert(index, part);
             }
         }
         Ok(())
+    }
+
+    /// The front piece, if it is of a file.
+    pub(super) fn front_file(&self) -> Option<FilePart> {
+        match self.pieces.front() {
+            Some(Piece::File(part)) => Some(part.clone()),
+            _ => None,
+        }
+    }
+
+    /// The front piece, if it is bytes and the next one is of a file.
+    pub(super) fn front_before_file(&self) -> Option<Bytes> {
+        match (self.pieces.front(), self.pieces.get(1)) {
+            (Some(Piece::Bytes(bytes)), Some(Piece::File(_))) => Some(bytes.clone()),
+            _ => None,
+        }
     }
 
     /// Fetches the next part of the stream at `index` on a thread that may wait for a disk.
@@ -95,7 +117,7 @@ impl Buf for Outbox {
     fn chunk(&self) -> &[u8] {
         match self.pieces.front() {
             Some(Piece::Bytes(bytes)) => bytes,
-            Some(Piece::Stream(_)) | None => &[],
+            Some(Piece::File(_) | Piece::Stream(_)) | None => &[],
         }
     }
 
@@ -117,7 +139,13 @@ impl Buf for Outbox {
                     front.advance(count);
                     return;
                 }
+                Some(Piece::File(front)) if count < front.length => {
+                    front.position += count as u64;
+                    front.length -= count;
+                    return;
+                }
                 Some(Piece::Bytes(front)) => count -= front.len(),
+                Some(Piece::File(front)) => count -= front.length,
                 Some(Piece::Stream(_)) | None => panic!("no more is advanced than was written"),
             }
             self.pieces.pop_front();
