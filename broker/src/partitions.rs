@@ -39,7 +39,7 @@ use disks::{FreeSpace, free_space};
 #[cfg(test)]
 pub(crate) use load::Loaded;
 use moving::Moves;
-pub(crate) use moving::run_moves;
+pub(crate) use moving::{ObservedMoves, run_moves};
 pub(crate) use progress::{DirectoryProgress, LoadingProgress};
 
 type ByName = HashMap<TopicName, BTreeMap<i32, Arc<Partition>>>;

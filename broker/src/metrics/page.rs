@@ -13,6 +13,7 @@ use super::{groups, partitions};
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
 use crate::partition::{Observation, Partition};
+use crate::partitions::ObservedMoves;
 use crate::shared::wall_clock_ms;
 use crate::transactions::TransactionState;
 
@@ -36,6 +37,8 @@ pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     context.shared.metrics.requests.write(page);
     waiting(&observed, page);
     fetchers(context, page);
+    let moving = context.partitions.observe_moves();
+    moves(&moving, page);
     fetch_sessions(context, page);
     logs(context, page);
     lease(context, page);
@@ -43,7 +46,7 @@ pub(crate) fn write(context: &BrokerContext, page: &mut Exposition) {
     groups::write(context, page);
     transactions(context, page);
     if context.config.http_metrics_partitions {
-        partitions::write(context, observed, page);
+        partitions::write(context, observed, &moving, page);
     }
 }
 
@@ -162,6 +165,32 @@ fn fetchers(context: &BrokerContext, page: &mut Exposition) {
     let help = "Fetchers that a panic ended.";
     let mut family = page.family("kafka_server_replicafetchermanager_deadthreadcount", Kind::Gauge, help);
     family.sample(&[("clientid", "Replica")], observed.dead);
+}
+
+/// Moves of replicas between the log directories of this broker, which in Kafka are fetchers too.
+fn moves(observed: &ObservedMoves, page: &mut Exposition) {
+    let lag_max = observed.lags.iter().map(|(.., lag)| *lag).max().unwrap_or(0);
+    let gauges = [
+        (
+            "maxlag",
+            "Records that the copy of the most distant replica that moves between log directories lacks.",
+            lag_max,
+        ),
+        (
+            "failedpartitionscount",
+            "Moves between log directories that wait, because their last step failed.",
+            i64::try_from(observed.failing).unwrap_or(i64::MAX),
+        ),
+        (
+            "deadthreadcount",
+            "Moves between log directories that a panic ended.",
+            i64::try_from(observed.dead).unwrap_or(i64::MAX),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        let name = format!("kafka_server_replicaalterlogdirsmanager_{name}");
+        page.family(&name, Kind::Gauge, help).sample(&[("clientid", "ReplicaAlterLogDirs")], value);
+    }
 }
 
 fn fetch_sessions(context: &BrokerContext, page: &mut Exposition) {

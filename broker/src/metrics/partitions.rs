@@ -9,6 +9,7 @@ use zurau_common::http::exposition::{Exposition, Kind};
 use crate::context::BrokerContext;
 use crate::fetchers::FollowerLag;
 use crate::partition::{Leading, Observation, Partition};
+use crate::partitions::ObservedMoves;
 
 struct Row {
     partition: Arc<Partition>,
@@ -20,6 +21,7 @@ struct Row {
 pub(super) fn write(
     context: &BrokerContext,
     mut observed: Vec<(Arc<Partition>, Observation)>,
+    moves: &ObservedMoves,
     page: &mut Exposition,
 ) {
     observed.retain(|(_, seen)| !seen.is_offline);
@@ -37,12 +39,13 @@ pub(super) fn write(
         .collect();
     logs(&rows, page);
     led(&rows, own.0, page);
-    lags(context, page);
+    lags(context, moves, page);
 }
 
-/// What each follower here lacks.
-fn lags(context: &BrokerContext, page: &mut Exposition) {
-    let help = "Records below the leader's high watermark that a follower here lacked when its leader last answered.";
+/// What each follower here lacks, and each copy of a replica that moves between log directories.
+fn lags(context: &BrokerContext, moves: &ObservedMoves, page: &mut Exposition) {
+    let help = "Records below the leader's high watermark that a follower here lacked when its leader last answered; records \
+                that the copy of a replica lacks which moves to another log directory (in the order of log.dirs, from 0).";
     let mut family = page.family("kafka_server_fetcherlagmetrics_consumerlag", Kind::Gauge, help);
     let mut clients = BTreeMap::new();
     for FollowerLag { partition, leader, fetcher, lag } in context.control.fetchers.lags() {
@@ -51,6 +54,12 @@ fn lags(context: &BrokerContext, page: &mut Exposition) {
             .or_insert_with(|| format!("ReplicaFetcherThread-{fetcher}-{leader}"));
         let number = partition.partition.to_string();
         family.sample(&[("clientid", client), ("topic", &partition.topic), ("partition", &number)], lag);
+    }
+    for (partition, directory, lag) in &moves.lags {
+        let (client, number) =
+            (format!("ReplicaAlterLogDirsThread-{directory}"), partition.partition.to_string());
+        let labels = [("clientid", client.as_str()), ("topic", &partition.topic), ("partition", &number)];
+        family.sample(&labels, *lag);
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use uuid::Uuid;
+use zurau_common::http::instruments::Counter;
 use zurau_common::id::{TopicPartition, topic_name_problem};
 use zurau_common::rejection::Rejection;
 
@@ -40,6 +41,30 @@ pub(super) struct Moves {
     anew: Mutex<HashMap<TopicPartition, usize>>,
     /// Where replicas shall be created that do not exist yet, by index in `log.dirs`.
     wishes: Mutex<HashMap<TopicPartition, usize>>,
+    /// How far the moves were after their last step: whoever asks does not wait for a disk.
+    progress: Mutex<HashMap<TopicPartition, Progress>>,
+    /// Steps that a panic ended, and their moves with them.
+    dead: Counter,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    directory: usize,
+    /// Records that the copy lacks.
+    lag: i64,
+    /// The last step failed.
+    has_failed: bool,
+}
+
+/// What is told of the moves that are under way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ObservedMoves {
+    /// Partition, the index of the log directory that it moves to, and the records that the copy there lacks.
+    pub(crate) lags: Vec<(TopicPartition, usize, i64)>,
+    /// Those whose last step failed.
+    pub(crate) failing: usize,
+    /// Those that a panic ended.
+    pub(crate) dead: u64,
 }
 
 impl Moves {
@@ -144,6 +169,7 @@ impl Partitions {
         match begun {
             Ok(true) => {
                 info!(partition = %id, from = partition.directory(), to = target, path = %path.display(), "the replica moves to another log directory");
+                self.note_progress(partition);
                 self.moves.go_on_with(Arc::clone(partition));
                 Ok(())
             }
@@ -186,7 +212,9 @@ impl Partitions {
     /// Ends a move; the replica stays where it is.
     pub(super) fn abandon_move(&self, partition: &Partition, why: &str) {
         self.moves.anew.lock().remove(partition.id());
-        let Some(future) = partition.take_future() else { return };
+        let future = partition.take_future();
+        self.note_progress(partition);
+        let Some(future) = future else { return };
         let path = future.log.directory().to_owned();
         info!(partition = %partition.id(), path = %path.display(), why, "the replica does not move any more");
         drop(future.log);
@@ -200,8 +228,41 @@ impl Partitions {
         }
     }
 
+    /// What is told of the moves that are under way.
+    pub(crate) fn observe_moves(&self) -> ObservedMoves {
+        let progress = self.moves.progress.lock();
+        let lags =
+            progress.iter().map(|(id, Progress { directory, lag, .. })| (id.clone(), *directory, *lag));
+        ObservedMoves {
+            lags: lags.collect(),
+            failing: progress.values().filter(|one| one.has_failed).count(),
+            dead: self.moves.dead.get(),
+        }
+    }
+
+    fn note_progress(&self, partition: &Partition) {
+        let id = partition.id();
+        let end = partition.with_log(|log| log.log_end_offset());
+        match partition.future() {
+            Some(future) => {
+                let mut all = self.moves.progress.lock();
+                let progress = all.entry(id.clone()).or_default();
+                progress.directory = future.directory;
+                progress.lag = end.map_or(progress.lag, |end| (end - future.log_end_offset).max(0));
+            }
+            None if self.moves.anew.lock().contains_key(id) => {}
+            None => drop(self.moves.progress.lock().remove(id)),
+        }
+    }
+
     /// One step of a move. Waits for the disk.
     fn step_move(&self, partition: &Arc<Partition>) -> Next {
+        let next = self.try_step(partition);
+        self.note_progress(partition);
+        next
+    }
+
+    fn try_step(&self, partition: &Arc<Partition>) -> Next {
         let Some(future) = partition.future() else { return self.begin_anew(partition) };
         if self.shared.is_exhausted(future.directory) {
             return Next::Later(RETRY_PAUSE);
@@ -213,6 +274,7 @@ impl Partitions {
         match partition.move_on(|directory, copy| self.note_copy(directory, partition.id(), copy)) {
             MoveStep::Copied(bytes) => {
                 throttle.record(bytes, self.shared.now_ms());
+                self.note_failure(partition.id(), false);
                 Next::Step
             }
             MoveStep::Replaced(former) => {
@@ -256,12 +318,19 @@ impl Partitions {
         }
     }
 
+    fn note_failure(&self, id: &TopicPartition, has_failed: bool) {
+        if let Some(progress) = self.moves.progress.lock().get_mut(id) {
+            progress.has_failed = has_failed;
+        }
+    }
+
     fn after_failure(&self, partition: &Arc<Partition>, target: usize, failure: &MoveFailure) -> Next {
         let id = partition.id();
         warn!(
             partition = %id, reason = failure.reason, copy_is_lost = failure.copy_is_lost,
             "a step of a replica's move to another log directory failed"
         );
+        self.note_failure(id, true);
         if let Some(error) = &failure.error {
             self.note_error(failure.directory, error);
         }
@@ -307,6 +376,7 @@ impl Partitions {
             if partition.future().is_some_and(|future| future.directory == directory) {
                 warn!(partition = %partition.id(), "the replica stays: the log directory it was moving to is offline");
                 drop(partition.take_future());
+                self.note_progress(&partition);
             }
         }
     }
@@ -317,6 +387,7 @@ impl Partitions {
         let resumed = partition.begin_future(directory, |_| copy.take().ok_or(()));
         if resumed == Ok(true) && copy.is_none() {
             info!(partition = %partition.id(), to = directory, "the move of a replica goes on");
+            self.note_progress(partition);
             self.moves.go_on_with(Arc::clone(partition));
         }
     }
@@ -347,8 +418,12 @@ async fn carry_on(context: Arc<BrokerContext>, partition: Arc<Partition>) {
     loop {
         let (for_step, of_step) = (Arc::clone(&context), Arc::clone(&partition));
         let step = tokio::task::spawn_blocking(move || for_step.partitions.step_move(&of_step));
-        // It only fails if the process is stopping.
-        match step.await.unwrap_or(Next::End) {
+        let step = step.await.unwrap_or_else(|error| {
+            // Else the process is stopping.
+            context.partitions.moves.dead.add(u64::from(error.is_panic()));
+            Next::End
+        });
+        match step {
             Next::Step => {}
             Next::Later(pause) => {
                 tokio::spawn(async move {

@@ -138,6 +138,7 @@ fn metrics(directory: &TestDirectory) -> Result<()> {
         ("kafka_network_requestmetrics_throttletimems_sum{request=\"Produce\"}", 0.0),
         ("kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NONE\"}", 50.0),
         ("kafka_server_replicafetchermanager_deadthreadcount{clientid=\"Replica\"}", 0.0),
+        ("kafka_server_replicaalterlogdirsmanager_maxlag{clientid=\"ReplicaAlterLogDirs\"}", 0.0),
         ("kafka_server_replicamanager_underreplicatedpartitions", 0.0),
         ("kafka_server_replicamanager_leadercount", 1.0),
         ("kafka_server_replicamanager_partitioncount", 1.0),

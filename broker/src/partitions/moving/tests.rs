@@ -413,12 +413,17 @@ fn log_10_a_failing_disk_ends_the_move_and_hurts_nobody_on_the_other_one() {
         let before = content(&partition);
         world.wish(1).unwrap();
         assert!(matches!(world.partitions.step_move(&partition), Next::Step));
+        let moves = world.partitions.observe_moves();
+        assert_eq!((moves.lags.len(), moves.failing), (1, 0));
         let disk = Disk::watch(&world.home(broken));
         disk.break_down();
         disk.break_reads();
         assert!(matches!(world.partitions.step_move(&partition), Next::End));
         assert!(world.partitions.has_failed(broken));
         assert_eq!(partition.status().role == "offline", offline);
+        let moves = world.partitions.observe_moves();
+        // It may go on after a restart if the replica is what went offline; else there is no move left.
+        assert_eq!((moves.lags.len(), moves.failing), (usize::from(offline), usize::from(offline)));
         if !offline {
             assert_eq!((partition.future(), partition.directory(), content(&partition)), (None, 0, before));
             assert!(partition.with_log(|log| !log.compaction_paused).unwrap());
@@ -435,11 +440,13 @@ fn a_full_disk_is_waited_for() {
     disk.fill(true);
     assert!(matches!(world.partitions.step_move(&partition), Next::Later(_)));
     assert!(matches!(world.partitions.step_move(&partition), Next::Later(_)));
+    assert_eq!(world.partitions.observe_moves().failing, 1);
     disk.fill(false);
     // Anew, if need be.
     while partition.directory() == 0 {
         assert!(!matches!(world.partitions.step_move(&partition), Next::Later(_)));
     }
+    assert_eq!(world.partitions.observe_moves(), ObservedMoves { lags: vec![], failing: 0, dead: 0 });
     assert_eq!(world.names(1), ["t-0"]);
 }
 
@@ -449,7 +456,11 @@ fn moves_are_as_fast_as_the_quota_lets_them() {
     let partition = filled(&world);
     world.wish(1).unwrap();
     assert!(matches!(world.partitions.step_move(&partition), Next::Step));
+    let whole = content(&partition).end;
     assert!(!world.run(), "the quota is used up");
+    let moves = world.partitions.observe_moves();
+    let [(moving, 1, lag)] = moves.lags.as_slice() else { panic!("{moves:?}") };
+    assert!(*moving == id() && 0 < *lag && *lag < whole, "{moves:?} of {whole}");
     assert_eq!(partition.directory(), 0);
 }
 
