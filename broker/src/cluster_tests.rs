@@ -5,6 +5,7 @@ mod deletion;
 mod disks;
 mod durability;
 mod fetch_sessions;
+mod first_leaders;
 mod group_configs;
 mod isolation;
 mod log_dirs;

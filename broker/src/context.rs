@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use zurau_common::config::BrokerConfig;
 use zurau_common::id::{BrokerEpoch, BrokerId};
 use zurau_common::wire::peer::Peer;
+use zurau_common::zk::session::SessionState;
 
 use crate::control::ControlPlane;
+use crate::first_leaders::FirstLeaders;
 use crate::groups::GroupCoordinator;
 use crate::handlers::FetchSessions;
 use crate::log::cleaner::CleanerStatus;
@@ -32,6 +34,7 @@ pub(crate) struct BrokerContext {
     pub(crate) partitions: Partitions,
     pub(crate) control: ControlPlane,
     pub(crate) metadata: Arc<SharedMetadata>,
+    pub(crate) first_leaders: Mutex<FirstLeaders>,
     pub(crate) topic_configs: TopicConfigs,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: FetchSessions,
@@ -65,6 +68,7 @@ impl BrokerContext {
             partitions,
             control,
             metadata,
+            first_leaders: Mutex::default(),
             producer_ids: ProducerIds::default(),
             cleaner_status: Arc::default(),
             verifier: TransactionVerifier::default(),
@@ -88,6 +92,12 @@ impl BrokerContext {
         let address = image.brokers.get(&broker).and_then(|live| live.address(listener));
         let address = address.with_context(|| format!("no address of broker {broker} is known"))?;
         Peer::connect(&format!("{}:{}", address.host, address.port), client, limit).await
+    }
+
+    /// ZooKeeper answers, as far as this broker knows.
+    pub(crate) fn has_zookeeper(&self) -> bool {
+        let session = self.zookeeper.current();
+        session.is_some_and(|session| *session.state().borrow() == SessionState::Connected)
     }
 
     pub(crate) fn cluster_id(&self) -> &str {

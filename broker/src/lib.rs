@@ -35,6 +35,7 @@ mod coordination_model;
 mod config_changes;
 mod context;
 mod disk_space;
+mod first_leaders;
 mod group_configs;
 mod handlers;
 mod health;

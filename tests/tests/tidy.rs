@@ -16,6 +16,7 @@ const PURE: &[&str] = &[
     "broker/src/coordinator",
     "broker/src/fetchers/session.rs",
     "broker/src/groups",
+    "broker/src/first_leaders.rs",
     "broker/src/metadata.rs",
     "broker/src/placement.rs",
     "broker/src/registration/rules.rs",

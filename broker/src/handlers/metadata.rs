@@ -7,7 +7,7 @@
 //! - v4 `allow_auto_topic_creation`, before it is always true; it needs `auto.create.topics.enable` too. Unlike Kafka
 //!   we wait a moment for the new leaders, so that the usual client need not ask again. So we do for what somebody
 //!   else created a moment ago: Kafka's brokers do not know a partition before it has had a leader, and rskafka goes
-//!   by its first answer for ever when that names none.
+//!   by its first answer for ever when that names none. Each creation is waited for once, and without ZooKeeper none is.
 //! - v8-10 authorized operations of the cluster, v8+ of topics: without an authorizer everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,15 +27,13 @@ use zurau_common::wire::server::Answer;
 
 use super::{Call, Starting, ready};
 use crate::context::BrokerContext;
+use crate::first_leaders::NewTopic;
 use crate::metadata::{MetadataImage, PartitionImage, TopicImage, is_internal};
 
 /// Operations on a topic: read, write, create, delete, alter, describe, describe configs, alter configs.
 pub(super) const TOPIC_OPERATIONS: i32 = 0x0df8;
 /// Operations on the cluster: create, alter, describe, cluster action, describe and alter configs, idempotent write.
 pub(super) const CLUSTER_OPERATIONS: i32 = 0x1fa0;
-
-/// How long an answer waits for the first leaders of topics that it names.
-const CREATION_WAIT: Duration = Duration::from_millis(500);
 
 /// What stands in for authorized operations that were not asked for.
 const NOT_ASKED: i32 = i32::MIN;
@@ -55,41 +53,75 @@ fn begin(call: Call, request: MetadataRequest) -> Answer {
     } else {
         BTreeSet::new()
     };
-    if missing.is_empty() && !starting(&image, &request, asker.version) {
+    if missing.is_empty() && starting(&image, &request, asker.version).is_empty() {
         return call.reply().now(&answer(&image, &request, &asker, &BTreeMap::new()));
+    }
+    if !call.context.has_zookeeper() {
+        // Nothing is created and no leader is chosen before it is back.
+        let absent = missing.into_iter().map(|name| (name, Rejection::LeaderNotAvailable)).collect();
+        return call.reply().now(&answer(&image, &request, &asker, &absent));
     }
     call.pend(|call| async move {
         let context = &call.context;
         let outcomes = auto_create(context, &missing).await;
-        let there = |image: &MetadataImage, name: &str| {
-            image.topic(name).is_some() || outcomes.get(name) != Some(&Rejection::LeaderNotAvailable)
+        let image = context.metadata.image();
+        let created = |name: &&String| {
+            image.topic(name).is_none() && outcomes.get(*name) == Some(&Rejection::LeaderNotAvailable)
         };
-        let led = context.metadata.wait_until(|image| {
-            let known = missing.iter().all(|name| there(image, name));
-            (known && !starting(image, &request, asker.version)).then_some(())
+        let untold = missing.iter().filter(created).map(|name| NewTopic {
+            name: name.as_str().into(),
+            topic_id: None,
+            partitions: 0,
         });
-        // Too slow is no error: the client is told that the leader is not available yet.
-        let _ = tokio::time::timeout(CREATION_WAIT, led).await;
+        let told = starting(&image, &request, asker.version).into_iter().map(|topic| NewTopic {
+            name: topic.name.clone(),
+            topic_id: Some(topic.topic_id),
+            partitions: topic.partitions.len(),
+        });
+        wait_for_first_leaders(context, untold.chain(told).collect()).await;
         answer(&context.metadata.image(), &request, &asker, &outcomes)
     })
 }
 
-/// Whether a partition that is asked for waits for its first leader, and a replica lives that can be it.
-fn starting(image: &MetadataImage, request: &MetadataRequest, version: i16) -> bool {
-    let starts = |topic: &Arc<TopicImage>| {
-        topic.partitions.values().any(|partition| {
-            let never_led = partition.leader.is_none() && partition.leader_epoch == LeaderEpoch::UNKNOWN;
-            never_led && offline(image, partition).len() < partition.replicas.len()
-        })
+/// Too slow is no error: the client is told that the leader is not available yet.
+async fn wait_for_first_leaders(context: &BrokerContext, new: Vec<NewTopic>) {
+    let now_ms = context.shared.now_ms();
+    let waits = |image: &MetadataImage, name: &str| image.topic(name).map(|topic| starts(image, topic));
+    let (names, until_ms) = {
+        let mut leaders = context.first_leaders.lock();
+        let image = context.metadata.image();
+        leaders.forget(|name| waits(&image, name), now_ms);
+        leaders.wait_for(new, now_ms)
     };
+    let led = context
+        .metadata
+        .wait_until(|image| names.iter().all(|name| waits(image, name) == Some(false)).then_some(()));
+    let _ = tokio::time::timeout(Duration::from_millis(until_ms - now_ms), led).await;
+}
+
+/// The topics that are asked for of which a partition waits for its first leader, and a replica lives that can be it.
+fn starting<'a>(
+    image: &'a MetadataImage,
+    request: &MetadataRequest,
+    version: i16,
+) -> Vec<&'a Arc<TopicImage>> {
     let named = |topic: &MetadataRequestTopic| match &topic.name {
         Some(name) => image.topic(name.as_str()),
         None => image.topic_by_id(TopicId(topic.topic_id)),
     };
     match &request.topics {
-        Some(asked) if !asked.is_empty() || version != 0 => asked.iter().filter_map(named).any(starts),
-        _ => image.topics().any(starts),
+        Some(asked) if !asked.is_empty() || version != 0 => {
+            asked.iter().filter_map(named).filter(|topic| starts(image, topic)).collect()
+        }
+        _ => image.topics().filter(|topic| starts(image, topic)).collect(),
     }
+}
+
+fn starts(image: &MetadataImage, topic: &TopicImage) -> bool {
+    topic.partitions.values().any(|partition| {
+        let never_led = partition.leader.is_none() && partition.leader_epoch == LeaderEpoch::UNKNOWN;
+        never_led && offline(image, partition).len() < partition.replicas.len()
+    })
 }
 
 /// What an answer depends on besides the image.
@@ -362,6 +394,9 @@ mod tests {
         let mut new = topic("new", id(1), &[1, -1]);
         new.partition_states[1].leader_epoch = LeaderEpoch::UNKNOWN.0;
         let mut image = image(vec![new, topic("offline", id(2), &[1, -1]), topic("led", id(3), &[1])]);
+        let starting = |image: &MetadataImage, request: &MetadataRequest, version| {
+            !super::starting(image, request, version).is_empty()
+        };
         assert!(starting(&image, &by_name(&["led", "new"]), 9));
         let by_id = MetadataRequestTopic::default().with_topic_id(id(1).0).with_name(None);
         assert!(starting(&image, &MetadataRequest::default().with_topics(Some(vec![by_id])), 12));
