@@ -12,6 +12,7 @@ use zurau_common::wire::peer::Peer;
 use zurau_common::zk::session::SessionState;
 
 use crate::control::ControlPlane;
+use crate::features::Features;
 use crate::first_leaders::FirstLeaders;
 use crate::groups::GroupCoordinator;
 use crate::handlers::FetchSessions;
@@ -36,6 +37,7 @@ pub(crate) struct BrokerContext {
     pub(crate) metadata: Arc<SharedMetadata>,
     pub(crate) first_leaders: Mutex<FirstLeaders>,
     pub(crate) topic_configs: TopicConfigs,
+    pub(crate) features: Features,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: FetchSessions,
     pub(crate) groups: GroupCoordinator,
@@ -63,6 +65,7 @@ impl BrokerContext {
             groups: GroupCoordinator::new(&config.settings, Arc::clone(&metadata), group_configs),
             transactions: TransactionCoordinator::new(&config.settings),
             topic_configs,
+            features: Features::default(),
             config,
             shared,
             partitions,

@@ -11,6 +11,7 @@ mod partition;
 
 mod waiters;
 
+mod features;
 mod fetch_waiter;
 
 mod partitions;

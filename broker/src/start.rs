@@ -273,6 +273,8 @@ async fn enter(
         let changed = |changed: &Changed| apply_config(&for_configs, changed);
         for_configs.topic_configs.follow(session, changed).await;
     });
+    let (for_features, session) = (Arc::clone(context), zookeeper.clone());
+    tokio::spawn(async move { for_features.features.follow(session).await });
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use zurau_common::zk::znode::{
 
 use crate::group_configs::GroupConfigs;
 
-const READ_RETRY_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const READ_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 type Entries = BTreeMap<String, String>;
 

@@ -1,4 +1,5 @@
-//! Asks transaction coordinators whether partitions are part of a transaction that is going on (KIP-890).
+//! Asks transaction coordinators whether partitions are part of a transaction that is going on, or to add them to it for
+//! clients that leave this to the partition's leader (KIP-890).
 //!
 //! One question at a time to each coordinator, which carries whatever was asked meanwhile: many producers cost few
 //! requests. A question that is not answered in time is a network error to whoever asked, who has appended nothing.
@@ -52,6 +53,8 @@ pub(crate) struct Claim {
     /// Id and epoch.
     pub(crate) producer: (i64, i16),
     pub(crate) partitions: Vec<TopicPartition>,
+    /// The partitions are to be added if they are not there.
+    pub(crate) adds: bool,
 }
 
 /// What a coordinator says of a claim.
@@ -201,7 +204,7 @@ fn transaction(claim: &Claim) -> AddPartitionsToTxnTransaction {
         .with_transactional_id(TransactionalId(StrBytes::from_string(claim.transactional_id.to_string())))
         .with_producer_id(claim.producer.0.into())
         .with_producer_epoch(claim.producer.1)
-        .with_verify_only(true)
+        .with_verify_only(!claim.adds)
         .with_topics(topics)
 }
 
@@ -250,7 +253,7 @@ mod tests {
     fn claim(transactional_id: &str) -> Claim {
         let partitions = [("a", 0), ("b", 1), ("a", 2)];
         let partitions = partitions.map(|(topic, number)| TopicPartition::new(topic, number)).into();
-        Claim { transactional_id: transactional_id.into(), producer: (7, 3), partitions }
+        Claim { transactional_id: transactional_id.into(), producer: (7, 3), partitions, adds: false }
     }
 
     fn response(codes: [i16; 2]) -> AddPartitionsToTxnResponse {
@@ -274,7 +277,7 @@ mod tests {
         let topics: Vec<_> =
             asked.topics.iter().map(|topic| (topic.name.as_str(), topic.partitions.clone())).collect();
         assert_eq!(topics, [("a", vec![0, 2]), ("b", vec![1])]);
-        assert!(asked.verify_only);
+        assert!(asked.verify_only && !transaction(&Claim { adds: true, ..claim("x") }).verify_only);
         assert_eq!((asked.producer_id.0, asked.producer_epoch), (7, 3));
     }
 

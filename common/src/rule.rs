@@ -175,6 +175,12 @@ rules! {
     TransactionOfItsProducer;
     /// T6: each run of an application gets an epoch that no other has.
     EpochOfEachRun;
+    /// TXN-02: the end of a transaction of version 2 gives its producer another epoch.
+    EpochOfEachTransaction;
+    /// TXN-02: a marker of version 2 ends transactions of lower epochs only.
+    MarkerEndsLowerEpochs;
+    /// T4: a record of version 2 joins no open transaction to which its partition was not added.
+    OpenIsJoinedWhenAdded;
     /// TXN-13: a transaction that is aborted because its time is over fences its producer.
     TimeoutFences;
     /// T4: a producer that starts again has its open transaction aborted first.

@@ -53,6 +53,8 @@ pub(crate) fn fact_of(znode: Znode, node: Option<&Node>) -> Option<Fact> {
         | Znode::Lease(_)
         | Znode::Controller
         | Znode::ControllerEpoch
+        | Znode::Feature
+        | Znode::FeatureError
         | Znode::ClusterId
         | Znode::ProducerIdBlock => return None,
     })

@@ -9,8 +9,8 @@ use zurau_common::rejection::Rejection;
 use zurau_common::zk::isr::StoredIsr;
 
 use super::world::World;
-use crate::log::Verification;
 use crate::log::test_batches::{BatchSpec, batch};
+use crate::log::{Asking, Verification};
 use crate::partition::{Accepted, Acks, Append};
 use crate::replica::take_over::TakeOver;
 
@@ -45,7 +45,10 @@ async fn produces_wait_while_their_leader_takes_office_again() {
     let given_up = partition.append_in_office(&first, 1_000, Instant::now()).await.unwrap_err();
     assert_eq!(given_up.rejection, Rejection::NotLeaderOrFollower);
 
-    let verification = |sequence| partition.begin_verification((8, 0), sequence, 1_000, Instant::now());
+    let verification = |sequence| {
+        let asking = Asking { producer: (8, 0), sequence, adds: false };
+        partition.begin_verification(asking, 1_000, Instant::now())
+    };
     assert_eq!(verification(0).await, Err(Rejection::NotLeaderOrFollower));
 
     let mut waiting = Box::pin(produce(Instant::now() + ENOUGH));

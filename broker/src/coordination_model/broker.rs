@@ -9,7 +9,7 @@ use super::log::{Node, Place};
 use super::messages::MarkerFor;
 use super::offices::Office;
 use crate::groups;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::transactions::{self, Batch, Destination, MarkerQueue, Marking, MarkingId, QueueKey};
 
 /// The markers of one decided transaction.
@@ -94,10 +94,16 @@ impl Broker {
 
     fn markers_of(&self, key: QueueKey, partitions: &[TopicPartition]) -> Vec<MarkerFor> {
         let Some(order) = self.orders.get(&key) else { return Vec::new() };
-        let Order { marking: Marking { producer, commits, .. }, coordinator_epoch, .. } = order;
+        let Order {
+            marking: Marking { producer, commits, ends_lower_epochs, .. }, coordinator_epoch, ..
+        } = order;
         let marker = Marker { commit: *commits, coordinator_epoch: *coordinator_epoch };
-        let each =
-            partitions.iter().map(|id| MarkerFor { key, place: Place::of(id), producer: *producer, marker });
+        let verification =
+            if *ends_lower_epochs { Verification::EndsLowerEpochs } else { Verification::NotAsked };
+        let each = partitions.iter().map(|id| {
+            let place = Place::of(id);
+            MarkerFor { key, place, producer: *producer, marker, verification }
+        });
         each.collect()
     }
 

@@ -1,6 +1,7 @@
 //! An application that reads inputs as a member of a group, writes what it read to the outputs, and commits both in one
 //! transaction. It behaves as Kafka's clients do: it asks again while it is told to, gives up a transaction when it must,
-//! takes a higher epoch after one that it cannot be sure of, and ends when it is fenced.
+//! takes a higher epoch after one that it cannot be sure of, and ends when it is fenced. One of version 2 (KIP-890) leaves
+//! it to the partitions' leaders to add them, and takes another epoch with each end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -58,13 +59,27 @@ pub(super) struct App {
     gives_up: bool,
     is_uncertain: bool,
     must_join: bool,
+    pub(super) versions: Versions,
+    /// Of the transaction that is open.
+    is_version_2: bool,
+}
+
+/// In which version an application does its transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Versions {
+    One,
+    Two,
+    /// Each as it happens.
+    Both,
 }
 
 impl App {
-    pub(super) fn new(slot: usize, incarnation: u32) -> Self {
+    pub(super) fn new(slot: usize, incarnation: u32, versions: Versions) -> Self {
         Self {
             slot,
             incarnation,
+            versions,
+            is_version_2: false,
             stage: Stage::Init,
             last_number: 0,
             waiting: None,
@@ -117,7 +132,10 @@ impl App {
             Stage::Fetch => Asked::Offsets,
             Stage::Idle => Asked::Heartbeat { generation, member },
             Stage::Working => self.step(referee),
-            Stage::Ending(commits) => Asked::End { producer: self.current(), commits: *commits },
+            Stage::Ending(commits) => {
+                let (producer, is_version_2) = (self.current(), self.is_version_2);
+                Asked::End { producer, commits: *commits, is_version_2 }
+            }
         };
         self.last_number += 1;
         self.waiting = Some((self.last_number, asked.clone()));
@@ -144,6 +162,11 @@ impl App {
         let to = RECORDS.min(from + 1 + i64::try_from(dice.roll(3)).expect("a small number"));
         self.attempt = Some(referee.begin((self.slot, self.incarnation), self.current(), (input, from, to)));
         self.gives_up = dice.one_in(6);
+        self.is_version_2 = match self.versions {
+            Versions::One => false,
+            Versions::Two => true,
+            Versions::Both => dice.one_in(2),
+        };
         let output = |number: i64| Place::Output(i32::try_from(number).expect("a small number") % OUTPUTS);
         let mut by_place: BTreeMap<Place, Vec<i64>> = BTreeMap::new();
         for number in from..to {
@@ -154,6 +177,7 @@ impl App {
         self.steps = std::iter::once(add)
             .chain(produce)
             .chain([Step::Add(vec![Place::Offsets]), Step::CommitOffsets])
+            .filter(|step| !self.is_version_2 || !matches!(step, Step::Add(_)))
             .collect();
         self.stage = Stage::Working;
     }
@@ -167,11 +191,12 @@ impl App {
             Step::Produce(place, numbers) => {
                 let sequence = self.sequences.get(place).copied().unwrap_or(0);
                 let batch = client_batch(producer, sequence, (attempt, input, numbers));
-                Asked::Produce { place: *place, batch }
+                Asked::Produce { place: *place, batch, is_version_2: self.is_version_2 }
             }
             Step::CommitOffsets => {
                 let (generation, member) = (self.generation, self.member.clone());
-                Asked::CommitOffsets { producer, generation, member, input, offset: to }
+                let is_version_2 = self.is_version_2;
+                Asked::CommitOffsets { producer, is_version_2, generation, member, input, offset: to }
             }
         }
     }
@@ -193,7 +218,7 @@ impl App {
     pub(super) fn hear(&mut self, what: Answered, referee: &mut Referee) {
         let (_, asked) = self.waiting.take().expect("an answer to what was asked");
         let rejection = match &what {
-            Answered::Init(answer) => answer.as_ref().err().copied(),
+            Answered::Init(answer) | Answered::Ended(answer) => answer.as_ref().err().copied(),
             Answered::Done(answer) => answer.err(),
             Answered::Join(answer) => answer.rejection,
             Answered::Sync(answer) => answer.as_ref().err().copied(),
@@ -209,11 +234,7 @@ impl App {
     fn succeeded(&mut self, asked: &Asked, what: Answered, referee: &mut Referee) {
         match (asked, what) {
             (Asked::Init { .. }, Answered::Init(Ok(producer))) => {
-                referee.initialized((self.slot, self.incarnation), producer);
-                if self.producer != Some(producer) {
-                    self.sequences.clear();
-                }
-                self.producer = Some(producer);
+                self.take(producer, referee);
                 self.stage = match self.stage {
                     Stage::Bump if !self.must_join => Stage::Fetch,
                     _ => Stage::Join,
@@ -244,9 +265,21 @@ impl App {
                     *self.sequences.entry(*place).or_default() += records;
                 }
             }
-            (Asked::End { commits, .. }, _) => self.ended(*commits, referee),
+            (Asked::End { commits, .. }, Answered::Ended(Ok(producer))) => {
+                self.take(producer, referee);
+                self.ended(*commits, referee);
+            }
             _ => {}
         }
+    }
+
+    /// It is that producer from now on.
+    fn take(&mut self, producer: Producer, referee: &mut Referee) {
+        referee.initialized((self.slot, self.incarnation), producer);
+        if self.producer != Some(producer) {
+            self.sequences.clear();
+        }
+        self.producer = Some(producer);
     }
 
     fn ended(&mut self, commits: bool, referee: &mut Referee) {
@@ -256,7 +289,7 @@ impl App {
             let (input, _, to) = referee.attempts[attempt].read;
             self.positions.insert(input, to);
             self.stage = Stage::Idle;
-        } else if std::mem::take(&mut self.is_uncertain) {
+        } else if std::mem::take(&mut self.is_uncertain) && !self.is_version_2 {
             self.stage = Stage::Bump;
         } else if std::mem::take(&mut self.must_join) {
             self.stage = Stage::Join;

@@ -5,34 +5,44 @@ use std::collections::BTreeMap;
 use zurau_common::rejection::Rejection;
 use zurau_common::rule::Rule;
 
-use super::client::client_batch;
+use super::client::{Versions, client_batch};
 use super::log::Place;
 use super::messages::{Answered, Asked, Caller, Message};
 use super::world::World;
 use crate::coordinator::Producer;
 
-const FIRST: Place = Place::Output(0);
-const SECOND: Place = Place::Output(1);
+pub(super) const FIRST: Place = Place::Output(0);
+pub(super) const SECOND: Place = Place::Output(1);
 
 /// A world without chance. Whoever leads it plays the applications.
-struct Led {
-    world: World,
-    answers: BTreeMap<Caller, Answered>,
+pub(super) struct Led {
+    pub(super) world: World,
+    pub(super) answers: BTreeMap<Caller, Answered>,
     last_number: u64,
+    /// All that were delivered.
+    pub(super) markers: Vec<Message>,
+    /// No markers are sent for now.
+    pub(super) holds_markers: bool,
 }
 
 /// What is wrong with what was committed, if anything.
-type Outcome = Option<String>;
+pub(super) type Outcome = Option<String>;
 
 impl Led {
-    fn new() -> Self {
-        let mut led = Self { world: World::new(1, 0), answers: BTreeMap::new(), last_number: 0 };
+    pub(super) fn new() -> Self {
+        let mut led = Self {
+            world: World::new(1, 0, Versions::One),
+            answers: BTreeMap::new(),
+            last_number: 0,
+            markers: Vec::new(),
+            holds_markers: false,
+        };
         led.settle();
         led
     }
 
     /// Everything arrives and is committed, in order, until nothing happens without time.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         loop {
             let world = &mut self.world;
             let committable = Place::all().find(|place| world.partitions[place].can_commit());
@@ -49,13 +59,18 @@ impl Led {
                     Message::Answer { to, what } => {
                         self.answers.insert(to, what);
                     }
-                    message => world.deliver(message),
+                    message => {
+                        if matches!(message, Message::Markers { .. }) {
+                            self.markers.push(message.clone());
+                        }
+                        world.deliver(message);
+                    }
                 }
             } else if let Some(place) = committable {
                 world.commit(place, 100);
             } else if let Some((node, place)) = loadable {
                 world.load(node, place);
-            } else if let Some(node) = sender.map(|broker| broker.number) {
+            } else if let Some(node) = sender.map(|broker| broker.number).filter(|_| !self.holds_markers) {
                 world.send_markers(node);
             } else {
                 return;
@@ -63,13 +78,13 @@ impl Led {
         }
     }
 
-    fn pass(&mut self, milliseconds: i64) {
+    pub(super) fn pass(&mut self, milliseconds: i64) {
         self.world.now_ms += milliseconds;
         self.world.tick();
         self.settle();
     }
 
-    fn message(&mut self, run: u32, what: Asked) -> (Caller, Message) {
+    pub(super) fn message(&mut self, run: u32, what: Asked) -> (Caller, Message) {
         self.last_number += 1;
         let from = Caller { slot: 0, incarnation: run, number: self.last_number };
         let to = self.world.partitions[&what.place()].leader;
@@ -77,7 +92,7 @@ impl Led {
     }
 
     /// Asks until the answer is not to ask again.
-    fn ask(&mut self, run: u32, what: &Asked) -> Answered {
+    pub(super) fn ask(&mut self, run: u32, what: &Asked) -> Answered {
         for _ in 0..20 {
             let (from, message) = self.message(run, what.clone());
             self.world.flying.push(message);
@@ -85,7 +100,8 @@ impl Led {
             match self.answers.remove(&from) {
                 Some(
                     Answered::Done(Err(Rejection::ConcurrentTransactions))
-                    | Answered::Init(Err(Rejection::ConcurrentTransactions)),
+                    | Answered::Init(Err(Rejection::ConcurrentTransactions))
+                    | Answered::Ended(Err(Rejection::ConcurrentTransactions)),
                 ) => self.pass(100),
                 Some(answer) => return answer,
                 None => panic!("{what:?} is not answered"),
@@ -94,7 +110,7 @@ impl Led {
         panic!("{what:?} is not decided")
     }
 
-    fn init(&mut self, run: u32) -> Producer {
+    pub(super) fn init(&mut self, run: u32) -> Producer {
         match self.ask(run, &Asked::Init { expected: None }) {
             Answered::Init(Ok(producer)) => {
                 self.world.referee.initialized((0, run), producer);
@@ -108,7 +124,7 @@ impl Led {
         self.done(run, &Asked::Add { producer, places: places.to_vec() });
     }
 
-    fn done(&mut self, run: u32, what: &Asked) {
+    pub(super) fn done(&mut self, run: u32, what: &Asked) {
         let answer = self.ask(run, what);
         assert!(matches!(answer, Answered::Done(Ok(()))), "{what:?}: {answer:?}");
     }
@@ -119,25 +135,30 @@ impl Led {
             FIRST => 0,
             _ => 1,
         };
-        Asked::Produce { place, batch: client_batch(producer, sequence, (attempt, 0, &[number])) }
+        Asked::Produce {
+            place,
+            batch: client_batch(producer, sequence, (attempt, 0, &[number])),
+            is_version_2: false,
+        }
     }
 
-    fn begin(&mut self, run: u32, producer: Producer) -> usize {
+    pub(super) fn begin(&mut self, run: u32, producer: Producer) -> usize {
         self.world.referee.begin((0, run), producer, (0, 0, 2))
     }
 
     fn end(&mut self, run: u32, producer: Producer, commits: bool, attempt: usize) {
-        self.done(run, &Asked::End { producer, commits });
+        let answer = self.ask(run, &Asked::End { producer, commits, is_version_2: false });
+        assert!(matches!(answer, Answered::Ended(Ok(_))), "{answer:?}");
         self.world.referee.told(attempt, commits);
     }
 
     /// A message that was on its way for long arrives.
-    fn arrives(&mut self, message: Message) {
+    pub(super) fn arrives(&mut self, message: Message) {
         self.world.flying.push(message);
         self.settle();
     }
 
-    fn judge(mut self) -> Outcome {
+    pub(super) fn judge(mut self) -> Outcome {
         for _ in 0..30 {
             self.pass(1_000);
         }
@@ -224,9 +245,10 @@ fn a_transaction_whose_time_was_over_does_not_go_on() -> Outcome {
     let rest = [
         Asked::Add { producer, places: vec![SECOND] },
         Led::produce(SECOND, producer, 0, attempt),
-        Asked::End { producer, commits: true },
+        Asked::End { producer, commits: true, is_version_2: false },
     ];
-    let is_done = rest.iter().all(|what| matches!(led.ask(0, what), Answered::Done(Ok(()))));
+    let is_done =
+        rest.iter().all(|what| matches!(led.ask(0, what), Answered::Done(Ok(())) | Answered::Ended(Ok(_))));
     if is_done {
         led.world.referee.told(attempt, true);
     }
@@ -290,7 +312,7 @@ impl Led {
 }
 
 /// A rule that seeded histories seldom miss, and a history that does.
-type Directed = (Rule, fn() -> Outcome);
+pub(super) type Directed = (Rule, fn() -> Outcome);
 
 pub(super) const DIRECTED: &[Directed] = &[
     (Rule::OpeningIsVerified, a_late_record_opens_nothing),

@@ -124,7 +124,7 @@ impl Lead {
             return Ok(Appended { first_offset: stored.first_offset(), end: stored.last_offset + 1 });
         }
         if header.is_transactional() {
-            self.verifications.end(header.producer_id);
+            self.verifications.note(&header);
         }
         if let Some(completed) = self.producers.adopt(&header, marker) {
             self.producers.complete(&completed);

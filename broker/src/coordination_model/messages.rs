@@ -8,8 +8,8 @@ use zurau_common::rejection::Rejection;
 use super::log::{Node, Place};
 use crate::coordinator::Producer;
 use crate::groups::JoinAnswer;
-use crate::log::Marker;
-use crate::transactions::QueueKey;
+use crate::log::{Marker, Verification};
+use crate::transactions::{EndRequest, QueueKey};
 
 /// A request of one run of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,13 +32,17 @@ pub(super) enum Asked {
     End {
         producer: Producer,
         commits: bool,
+        is_version_2: bool,
     },
     Produce {
         place: Place,
         batch: Bytes,
+        /// The leader adds the partition to the transaction.
+        is_version_2: bool,
     },
     CommitOffsets {
         producer: Producer,
+        is_version_2: bool,
         generation: i32,
         member: String,
         input: i32,
@@ -70,9 +74,19 @@ impl Asked {
         }
     }
 
-    /// Requests that nobody can tell from those of the next transaction of the same epoch (TXN-02).
+    /// Whether it belongs to a transaction of version 2.
+    pub(super) fn is_version_2(&self) -> bool {
+        matches!(
+            self,
+            Self::End { is_version_2: true, .. }
+                | Self::Produce { is_version_2: true, .. }
+                | Self::CommitOffsets { is_version_2: true, .. }
+        )
+    }
+
+    /// Requests that nobody can tell from those of the next transaction of the same epoch (TXN-02): those of old clients.
     pub(super) fn belongs_to_its_transaction(&self) -> bool {
-        matches!(self, Self::End { .. } | Self::CommitOffsets { .. })
+        !self.is_version_2() && matches!(self, Self::End { .. } | Self::CommitOffsets { .. })
     }
 }
 
@@ -80,6 +94,8 @@ impl Asked {
 #[derive(Debug, Clone)]
 pub(super) enum Answered {
     Init(Result<Producer, Rejection>),
+    /// With the producer of the next transaction.
+    Ended(Result<Producer, Rejection>),
     Done(Result<(), Rejection>),
     Join(JoinAnswer),
     Sync(Result<Vec<i32>, Rejection>),
@@ -94,6 +110,8 @@ pub(super) struct MarkerFor {
     pub(super) place: Place,
     pub(super) producer: Producer,
     pub(super) marker: Marker,
+    /// Whether it is of version 2.
+    pub(super) verification: Verification,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +131,8 @@ pub(super) enum Message {
         slot: usize,
         producer: Producer,
         place: Place,
+        /// Adds the partition if it is not there.
+        adds: bool,
     },
     /// With the epoch of the coordinator.
     Verified {
@@ -139,6 +159,8 @@ pub(super) enum ReplyTo {
     Client(Caller),
     /// As [`ReplyTo::Client`]: asks again when it needs a producer id.
     Init(Caller, Option<Producer>),
+    /// The same, of an EndTxn.
+    End(Caller, EndRequest),
     Verification {
         number: u64,
         epoch: i32,

@@ -5,15 +5,17 @@
 //!
 //! `SEED=n` plays one history, `TELL=1` prints it, `SEEDS=n` plays more of them.
 //!
-//! Not among the histories: an EndTxn, a TxnOffsetCommit or a marker of one transaction that arrives in the next one of the
-//! same producer epoch, sent by the same coordinator. Without an epoch for each transaction nobody can tell them apart
-//! (TXN-02).
+//! Applications do their transactions in version 1, in version 2 (KIP-890), or in both, some near the last epoch of their
+//! producer id. Not among the histories: an EndTxn, a TxnOffsetCommit or a marker of one transaction of version 1 that
+//! arrives in the next one of the same producer epoch, sent by the same coordinator. Without an epoch for each transaction
+//! nobody can tell them apart (TXN-02); those of version 2 come as late as they like.
 
 mod broker;
 mod client;
 #[path = "../../../tests/tests/model/dice.rs"]
 mod dice;
 mod directed;
+mod directed_version_2;
 mod log;
 mod messages;
 mod offices;
@@ -23,7 +25,8 @@ mod simulation;
 mod words;
 mod world;
 
-use directed::DIRECTED;
+use directed::{DIRECTED, Directed};
+use directed_version_2::DIRECTED_2;
 use simulation::{Setup, play};
 
 /// Histories of one run.
@@ -55,6 +58,10 @@ fn transactions_are_whole_and_read_once_whatever_happens() {
     println!("{steps} steps, {commits} committed transactions");
 }
 
+fn directed() -> impl Iterator<Item = &'static Directed> {
+    DIRECTED.iter().chain(DIRECTED_2)
+}
+
 /// Histories in which the absence of a rule must show.
 #[cfg(feature = "model")]
 const SEEDS_OF_RULE: u64 = 300;
@@ -71,7 +78,7 @@ fn every_rule_is_missed_when_it_is_switched_off() {
     // A core without one of its rules may well panic; that is noticed, and no news.
     std::panic::set_hook(Box::new(|_| {}));
     let mut unnoticed = Vec::new();
-    let is_directed = |rule: &Rule| DIRECTED.iter().any(|(directed, _)| directed == rule);
+    let is_directed = |rule: &Rule| directed().any(|(directed, _)| directed == rule);
     for rule in Rule::OF_COORDINATORS.iter().copied().filter(wanted).filter(|rule| !is_directed(rule)) {
         let seeds =
             number("SEED").map_or(1..number("SEEDS").unwrap_or(SEEDS_OF_RULE) + 1, |seed| seed..seed + 1);
@@ -97,7 +104,7 @@ fn every_rule_is_missed_when_it_is_switched_off() {
             }
         }
     }
-    for (rule, lead) in DIRECTED.iter().filter(|(rule, _)| wanted(rule)) {
+    for (rule, lead) in directed().filter(|(rule, _)| wanted(rule)) {
         let caught = std::panic::catch_unwind(|| without(&[*rule], lead));
         match caught.unwrap_or_else(|_| Some("a core panicked".to_owned())) {
             Some(what) => println!("{:26} directed: {what}", format!("{rule:?}")),
@@ -113,7 +120,7 @@ fn every_rule_is_missed_when_it_is_switched_off() {
 
 #[test]
 fn directed_histories_end_well() {
-    for (rule, lead) in DIRECTED {
+    for (rule, lead) in directed() {
         assert_eq!(lead(), None, "{rule:?}");
     }
 }

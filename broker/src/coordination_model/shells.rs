@@ -14,7 +14,7 @@ use super::world::{Waiting, World, transactions_init};
 use crate::coordinator::{BatchStyle, Producer, encode_batch};
 use crate::groups;
 use crate::log::{AppendOrigin, Marker, Verification};
-use crate::transactions::{self, Initialized, MarkingId};
+use crate::transactions::{self, EndRequest, Initialized, MarkingId};
 
 pub(super) fn marked(marking: MarkingId, partition: TopicPartition) -> transactions::Event {
     transactions::Event::Marked { marking, partition }
@@ -79,7 +79,7 @@ impl World {
 
     fn refuse(&mut self, to: ReplyTo, rejection: Rejection) {
         match to {
-            ReplyTo::Client(caller) | ReplyTo::Init(caller, _) => {
+            ReplyTo::Client(caller) | ReplyTo::Init(caller, _) | ReplyTo::End(caller, _) => {
                 self.answer(caller, Answered::Done(Err(rejection)));
             }
             ReplyTo::Verification { number, epoch } => {
@@ -237,8 +237,24 @@ impl World {
                 });
                 self.answer(caller, Answered::Init(answer));
             }
+            (ReplyTo::End(caller, request), transactions::Answer::End(Ok(Initialized::NeedsProducerId))) => {
+                self.last_producer_id += 1;
+                let request = EndRequest { fresh_producer_id: Some(self.last_producer_id), ..request };
+                let asked = transactions::Request::End(request.clone());
+                self.ask_transactions(node, caller.slot, asked, ReplyTo::End(caller, request));
+            }
+            (ReplyTo::End(caller, _), transactions::Answer::End(answer)) => {
+                let answer = answer.map(|initialized| match initialized {
+                    Initialized::Producer(producer) => producer,
+                    Initialized::NeedsProducerId => panic!("answered before"),
+                });
+                self.answer(caller, Answered::Ended(answer));
+            }
             (ReplyTo::Client(caller), transactions::Answer::Done(answer)) => {
                 self.answer(caller, Answered::Done(answer));
+            }
+            (ReplyTo::Verification { number, epoch }, transactions::Answer::Done(verdict)) => {
+                self.flying.push(Message::Verified { number, verdict, epoch });
             }
             (ReplyTo::Verification { number, epoch }, transactions::Answer::Verify(verdict)) => {
                 let verdict = verdict.and_then(|each| each[0].map_or(Ok(()), Err));
@@ -272,13 +288,17 @@ impl World {
     pub(super) fn end_transaction_of_groups(
         &mut self,
         node: Node,
-        (producer, marker): (Producer, Marker),
+        (producer, marker, verification): (Producer, Marker, Verification),
         to: ReplyTo,
     ) {
         let office = self.brokers[node].groups.as_mut().filter(|office| office.shard.is_some());
         let Some(office) = office else { return self.refuse(to, Rejection::NotCoordinator) };
         let (reply, epoch) = (office.expect(to), office.epoch);
-        self.step_groups(node, epoch, groups::Event::EndTransaction { reply, producer, marker });
+        self.step_groups(
+            node,
+            epoch,
+            groups::Event::EndTransaction { reply, producer, marker, verification },
+        );
     }
 
     pub(super) fn step_groups(&mut self, node: Node, epoch: i32, event: groups::Event) {
@@ -309,10 +329,10 @@ impl World {
                     });
                     (write, plain_batch(&encoded, producer, self.now_ms), verification)
                 }
-                groups::Effect::WriteMarker(write, producer, marker) => {
+                groups::Effect::WriteMarker(write, producer, (marker, verification)) => {
                     self.tell(|| format!("broker {node} in epoch {epoch} writes {marker:?} of {producer:?}"));
                     let batch = marker.encode((producer.id, producer.epoch), self.now_ms);
-                    (write, batch, Verification::NotAsked)
+                    (write, batch, verification)
                 }
                 groups::Effect::Moved { .. } | groups::Effect::Rebalances { .. } => continue,
             };

@@ -4,11 +4,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use zurau_common::rejection::Rejection;
 
-use super::client::{App, INPUTS};
+use super::client::{App, INPUTS, Versions};
 use super::dice::Dice;
 use super::log::{Node, Place};
 use super::messages::Message;
 use super::world::{BROKERS, World};
+use crate::log::Verification;
 
 /// Steps of trouble in each history.
 const STEPS: usize = 400;
@@ -29,6 +30,9 @@ pub(super) struct Setup {
     pub(super) replace: usize,
     /// A long time passes: transactions and sessions are over.
     pub(super) wait: usize,
+    pub(super) versions: Versions,
+    /// From which epoch the producers go on.
+    pub(super) epoch: i16,
 }
 
 impl Setup {
@@ -46,6 +50,8 @@ impl Setup {
             shrink: rate(40),
             replace: rate(60),
             wait: rate(80),
+            versions: [Versions::One, Versions::Two, Versions::Two, Versions::Both][dice.roll(4)],
+            epoch: if dice.one_in(3) { i16::MAX - 2 - i16::from(dice.one_in(2)) } else { -1 },
         }
     }
 }
@@ -93,7 +99,10 @@ struct Run {
 /// Plays the history of a seed.
 pub(super) fn play(setup: Setup, seed: u64) -> History {
     let tells = super::number("TELL").is_some();
-    let mut world = World::new(seed, setup.apps);
+    let mut world = World::new(seed, setup.apps, setup.versions);
+    if 0 <= setup.epoch {
+        world.near_the_last_epoch(setup.epoch);
+    }
     world.tells = tells;
     let mut run = Run { world, setup, steps: 0, hasher: DefaultHasher::new(), tells };
     let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -221,8 +230,13 @@ impl Run {
             return self.roll(&flying).map(Action::Hold);
         }
         if self.happens(setup.repeat) {
-            let repeatable =
-                |at: &usize| matches!(self.world.flying[*at], Message::Ask { .. } | Message::Verify { .. });
+            let repeatable = |at: &usize| match &self.world.flying[*at] {
+                Message::Ask { .. } | Message::Verify { .. } => true,
+                Message::Markers { markers, .. } => {
+                    markers.iter().all(|marker| marker.verification == Verification::EndsLowerEpochs)
+                }
+                _ => false,
+            };
             let asks: Vec<usize> = flying.into_iter().filter(repeatable).collect();
             return self.roll(&asks).map(Action::Repeat);
         }
@@ -388,7 +402,7 @@ impl World {
     fn replace(&mut self, at: usize) {
         let (slot, is_dead) = (self.apps[at].slot, self.apps[at].is_dead());
         let newest = self.apps.iter().filter(|app| app.slot == slot).map(|app| app.incarnation).max();
-        let next = App::new(slot, newest.unwrap_or(0) + 1);
+        let next = App::new(slot, newest.unwrap_or(0) + 1, self.apps[at].versions);
         if is_dead || 4 <= self.apps.len() {
             self.apps[at] = next;
         } else {

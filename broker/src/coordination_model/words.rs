@@ -54,7 +54,7 @@ pub(super) fn request(what: &Asked, verification: Option<Verification>, fresh: u
             require_stable: true,
             member: None,
         }),
-        Asked::CommitOffsets { producer, generation, member, input, offset } => {
+        Asked::CommitOffsets { producer, generation, member, input, offset, .. } => {
             let verification = verification.expect("it was verified");
             Request::Commit(CommitRequest {
                 generation: *generation,

@@ -1,20 +1,20 @@
 //! The world: brokers, partitions, applications, and the messages between them. What a shell does around a core is done
 //! here in its order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use zurau_common::rejection::Rejection;
 
 use super::broker::Broker;
-use super::client::App;
+use super::client::{App, Versions};
 use super::dice::Dice;
 use super::log::{Appended, Node, Place, Replicated, Token};
 use super::messages::{Answered, Asked, Caller, MarkerFor, Message, ReplyTo};
 use super::referee::Referee;
-use crate::coordinator::{Now, Producer};
-use crate::log::{AppendOrigin, BatchHeader, Verification, VerificationGuard};
-use crate::transactions::QueueKey;
+use crate::coordinator::{BatchStyle, Now, Producer, encode_batch};
+use crate::log::{AppendOrigin, Asking, BatchHeader, Verification, VerificationGuard};
+use crate::transactions::{EndRequest, QueueKey, Request, Transaction, TransactionRecord, TransactionState};
 
 pub(super) const BROKERS: usize = 3;
 
@@ -66,13 +66,13 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, apps: usize) -> Self {
+    pub(super) fn new(seed: u64, apps: usize, versions: Versions) -> Self {
         let mut world = Self {
             now_ms: 1_000_000,
             dice: Dice::new(seed),
             partitions: Place::all().map(|place| (place, Replicated::new(0))).collect(),
             brokers: (0..BROKERS).map(Broker::new).collect(),
-            apps: (0..apps).map(|slot| App::new(slot, 0)).collect(),
+            apps: (0..apps).map(|slot| App::new(slot, 0, versions)).collect(),
             flying: Vec::new(),
             late: Vec::new(),
             referee: Referee::default(),
@@ -198,9 +198,9 @@ impl World {
                     self.forget_late_requests(to);
                 }
             }
-            Message::Verify { to, number, slot, producer, place } => {
+            Message::Verify { to, number, slot, producer, place, adds } => {
                 let epoch = self.brokers[to].transactions.as_ref().map_or(-1, |office| office.epoch);
-                let asked = transactions_verify(producer, place);
+                let asked = transactions_verify(producer, place, adds);
                 self.ask_transactions(to, slot, asked, ReplyTo::Verification { number, epoch });
             }
             Message::Verified { number, verdict, epoch } => self.verified(number, verdict, epoch),
@@ -222,6 +222,31 @@ impl World {
             .retain(|_, verifying| !same(&verifying.from) || !verifying.what.belongs_to_its_transaction());
     }
 
+    /// The transactional ids have been used for long: few epochs are left (TXN-05).
+    pub(super) fn near_the_last_epoch(&mut self, epoch: i16) {
+        for slot in 0..self.apps.len() {
+            let id = format!("application-{slot}").into();
+            let producer = Producer { id: i64::try_from(slot).expect("a small number"), epoch };
+            let value = Some(Transaction {
+                producer,
+                previous: Producer { id: -1, epoch: -1 },
+                next_id: None,
+                is_version_2: false,
+                timeout_ms: 20_000,
+                state: TransactionState::Empty,
+                partitions: BTreeSet::new(),
+                updated_ms: self.now_ms,
+                started_ms: -1,
+            });
+            let record = TransactionRecord { id, value };
+            let style = BatchStyle { time_ms: self.now_ms, producer: None, compression: 0 };
+            let batch = encode_batch(&[record.encode()], style);
+            let what = (&batch, AppendOrigin::Coordinator, Verification::NotAsked);
+            self.append((0, Place::Transactions), None, what).expect("broker 0 leads");
+        }
+        self.commit(Place::Transactions, 100);
+    }
+
     fn asked(&mut self, node: Node, from: Caller, what: Asked) {
         match what {
             Asked::Produce { .. } | Asked::CommitOffsets { .. } => self.begin_writing(node, from, what),
@@ -229,9 +254,15 @@ impl World {
                 let request = transactions_init(expected, None);
                 self.ask_transactions(node, from.slot, request, ReplyTo::Init(from, expected));
             }
-            Asked::Add { .. } | Asked::End { .. } => {
-                let request = transactions_request(&what);
+            Asked::Add { producer, places } => {
+                let partitions = places.iter().map(|place| place.id()).collect();
+                let request = Request::Add { producer, partitions, is_version_2: false };
                 self.ask_transactions(node, from.slot, request, ReplyTo::Client(from));
+            }
+            Asked::End { producer, commits, is_version_2 } => {
+                let request = EndRequest { producer, commits, is_version_2, fresh_producer_id: None };
+                let to = ReplyTo::End(from, request.clone());
+                self.ask_transactions(node, from.slot, Request::End(request), to);
             }
             _ => self.ask_groups(node, from, &what, None),
         }
@@ -250,13 +281,14 @@ impl World {
             };
             return self.answer(from, Answered::Done(Err(rejection)));
         };
-        let (producers, identity) = (&lead.producers, (producer.id, producer.epoch));
-        let Some(guard) = lead.verifications.begin_if_needed(producers, identity, sequence, now_ms) else {
+        let adds = what.is_version_2();
+        let asking = Asking { producer: (producer.id, producer.epoch), sequence, adds };
+        let Some(guard) = lead.verifications.begin_if_needed(&lead.producers, asking, now_ms) else {
             return self.go_on_writing(node, from, &what, Verification::Asked(None));
         };
         let number = self.next_number();
         let to = self.brokers[node].view[&Place::Transactions];
-        self.flying.push(Message::Verify { to, number, slot: from.slot, producer, place });
+        self.flying.push(Message::Verify { to, number, slot: from.slot, producer, place, adds });
         self.verifying.insert(number, Verifying { node, from, what, guard });
     }
 
@@ -272,6 +304,9 @@ impl World {
         let lead = self.partitions[&what.place()].leads.get(&node);
         let is_outdated = lead.is_some_and(|lead| !lead.producers.believes_coordinator(producer_id, epoch));
         let verdict = verdict.and(if is_outdated { Err(Rejection::NotCoordinator) } else { Ok(()) });
+        let is_current = lead.is_some_and(|lead| lead.verifications.is_current(producer_id, guard));
+        let is_overtaken = what.is_version_2() && !is_current;
+        let verdict = verdict.and(if is_overtaken { Err(Rejection::ConcurrentTransactions) } else { Ok(()) });
         match verdict {
             Ok(()) => self.go_on_writing(node, from, &what, Verification::Asked(Some(guard))),
             Err(rejection) => {
@@ -282,7 +317,7 @@ impl World {
     }
 
     fn go_on_writing(&mut self, node: Node, from: Caller, what: &Asked, verification: Verification) {
-        let Asked::Produce { place, batch } = what else {
+        let Asked::Produce { place, batch, .. } = what else {
             return self.ask_groups(node, from, what, Some(verification));
         };
         let at = (node, *place);
@@ -293,7 +328,10 @@ impl World {
                     self.settle_waits(*place);
                 }
             }
-            Err(rejection) => self.answer(from, Answered::Done(Err(rejection))),
+            Err(rejection) => {
+                let told = overtaken(what, rejection);
+                self.answer(from, Answered::Done(Err(told)));
+            }
         }
     }
 
@@ -302,13 +340,14 @@ impl World {
         let delivery = self.next_number();
         let missing = markers.len();
         self.deliveries.insert(delivery, Delivery { from, request, missing, outcomes: Vec::new() });
-        for MarkerFor { key, place, producer, marker } in markers {
+        for MarkerFor { key, place, producer, marker, verification } in markers {
             if place == Place::Offsets {
-                self.end_transaction_of_groups(node, (producer, marker), ReplyTo::Marker { delivery, key });
+                let what = (producer, marker, verification);
+                self.end_transaction_of_groups(node, what, ReplyTo::Marker { delivery, key });
                 continue;
             }
             let batch = marker.encode((producer.id, producer.epoch), self.now_ms);
-            let what = (&batch, AppendOrigin::Coordinator, Verification::NotAsked);
+            let what = (&batch, AppendOrigin::Coordinator, verification);
             match self.append((node, place), None, what) {
                 Ok(appended) => {
                     self.wait((node, place), appended, Waiting::Marker { delivery, key, place });
@@ -339,10 +378,15 @@ impl World {
     pub(super) fn send_markers(&mut self, node: Node) {
         for (to, batch, markers) in self.brokers[node].take_markers(self.now_ms) {
             let request = self.next_number();
-            // The connection of an earlier attempt was closed: nothing of it comes after this one.
+            // The connection of an earlier attempt was closed: nothing of it comes after this one. Markers of version 2
+            // may come whenever they like.
+            let is_again = |earlier: &MarkerFor| {
+                earlier.verification == Verification::NotAsked
+                    && markers.iter().any(|new| new.key == earlier.key)
+            };
             let again = |message: &Message| match message {
                 Message::Markers { from, markers: earlier, .. } => {
-                    *from == node && earlier.iter().any(|one| markers.iter().any(|new| new.key == one.key))
+                    *from == node && earlier.iter().any(is_again)
                 }
                 _ => false,
             };
@@ -362,29 +406,17 @@ impl World {
     }
 }
 
-fn transactions_verify(producer: Producer, place: Place) -> crate::transactions::Request {
-    crate::transactions::Request::Verify { producer, partitions: vec![place.id()] }
-}
-
-pub(super) fn transactions_init(
-    expected: Option<Producer>,
-    fresh_producer_id: Option<i64>,
-) -> crate::transactions::Request {
-    let request = crate::transactions::InitRequest { timeout_ms: 20_000, expected, fresh_producer_id };
-    crate::transactions::Request::Init(request)
-}
-
-fn transactions_request(what: &Asked) -> crate::transactions::Request {
-    match what {
-        Asked::Add { producer, places } => {
-            let partitions = places.iter().map(|place| place.id()).collect();
-            crate::transactions::Request::Add { producer: *producer, partitions }
-        }
-        Asked::End { producer, commits } => {
-            crate::transactions::Request::End { producer: *producer, commits: *commits }
-        }
-        other => panic!("{other:?} is for no transaction coordinator"),
+fn transactions_verify(producer: Producer, place: Place, adds: bool) -> Request {
+    let partitions = vec![place.id()];
+    match adds {
+        true => Request::Add { producer, partitions, is_version_2: true },
+        false => Request::Verify { producer, partitions },
     }
+}
+
+pub(super) fn transactions_init(expected: Option<Producer>, fresh_producer_id: Option<i64>) -> Request {
+    let request = crate::transactions::InitRequest { timeout_ms: 20_000, expected, fresh_producer_id };
+    Request::Init(request)
 }
 
 /// Who writes, and the first sequence; −1 for offsets.
@@ -404,6 +436,7 @@ fn refusal(what: &Asked, rejection: Rejection) -> Rejection {
     let is_produce = matches!(what, Asked::Produce { .. });
     match rejection {
         Rejection::ProducerFenced => Rejection::InvalidProducerEpoch,
+        Rejection::ConcurrentTransactions if what.is_version_2() => rejection,
         Rejection::ConcurrentTransactions
         | Rejection::NetworkException
         | Rejection::CoordinatorLoadInProgress
@@ -415,5 +448,13 @@ fn refusal(what: &Asked, rejection: Rejection) -> Rejection {
         }
         Rejection::NetworkException => Rejection::CoordinatorLoadInProgress,
         other => other,
+    }
+}
+
+/// As [`refusal`], when a marker came before the append. For offsets, the client is told so too.
+fn overtaken(what: &Asked, rejection: Rejection) -> Rejection {
+    match rejection {
+        Rejection::InvalidTxnState if what.is_version_2() => Rejection::ConcurrentTransactions,
+        _ => rejection,
     }
 }

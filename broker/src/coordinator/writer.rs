@@ -142,11 +142,17 @@ impl Writer {
     }
 
     /// Appends a transaction's marker.
-    pub(crate) fn append_marker(&mut self, write: WriteId, producer: Producer, marker: Marker) {
+    pub(crate) fn append_marker(
+        &mut self,
+        write: WriteId,
+        producer: Producer,
+        (marker, verification): (Marker, Verification),
+    ) {
         self.flush();
         let time_ms = wall_clock_ms();
         let batch = marker.encode((producer.id, producer.epoch), time_ms);
-        self.append(&Append::by_coordinator(batch, Acks::All), time_ms, vec![(write, 1)]);
+        let what = Append { verification, ..Append::by_coordinator(batch, Acks::All) };
+        self.append(&what, time_ms, vec![(write, 1)]);
     }
 
     fn append(&mut self, what: &Append, now_ms: i64, writes: Writes) {

@@ -20,7 +20,7 @@ use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
 use crate::coordinator::{CoordinatorTopic, Kind, Office, Offices, Producer, WriteSettings, setting};
 use crate::group_configs::GroupConfigs;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::metrics::Metrics;
 use crate::partition::Acks;
 use crate::shared_metadata::SharedMetadata;
@@ -162,7 +162,7 @@ impl GroupCoordinator {
         context: &BrokerContext,
         number: i32,
         producer: Producer,
-        marker: Marker,
+        marker: (Marker, Verification),
     ) -> Result<(), Rejection> {
         let mailbox = self.offices.mailbox(context, number)?;
         let (answer, answered) = oneshot::channel();

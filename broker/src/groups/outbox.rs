@@ -13,7 +13,7 @@ use super::request::{Answer, CommittedTopic, JoinAnswer, Protocol, ReplyId, Sync
 pub(crate) use crate::coordinator::{Now, WriteId, WriteOutcome};
 use crate::coordinator::{Producer, Timers};
 use crate::group_configs::ConfigsOfGroups;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::metadata::MetadataImage;
 
 /// What an operator sets.
@@ -172,7 +172,7 @@ pub(crate) enum Effect {
     /// Append, and report. Records of a transaction are a batch of their own.
     Write(WriteId, Arc<Vec<GroupRecord>>, Option<Transaction>),
     /// Append a marker with acks=all, and report.
-    WriteMarker(WriteId, Producer, Marker),
+    WriteMarker(WriteId, Producer, (Marker, Verification)),
     /// For the log: a group changed its state.
     Moved {
         group: GroupId,
@@ -264,7 +264,7 @@ impl Outbox {
         self.begin_write(records, Some(transaction), then)
     }
 
-    pub(crate) fn write_marker(&mut self, producer: Producer, marker: Marker, then: Then) {
+    pub(crate) fn write_marker(&mut self, producer: Producer, marker: (Marker, Verification), then: Then) {
         let id = self.expect_write(Arc::default(), None, then);
         self.effects.push(Effect::WriteMarker(id, producer, marker));
     }

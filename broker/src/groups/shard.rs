@@ -24,7 +24,7 @@ use super::request::{
 };
 use crate::coordinator::{Producer, Replay};
 use crate::group_configs::ConfigsOfGroups;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::metadata::MetadataImage;
 
 /// Everything that can happen to a coordinator.
@@ -50,6 +50,8 @@ pub(crate) enum Event {
         reply: ReplyId,
         producer: Producer,
         marker: Marker,
+        /// What the log asks of the marker.
+        verification: Verification,
     },
     /// A deadline has passed.
     Tick,
@@ -159,9 +161,9 @@ impl Shard {
                     group.forget_topics(&mut self.out, &topics);
                 }
             }
-            Event::EndTransaction { reply, producer, marker } => {
+            Event::EndTransaction { reply, producer, marker, verification } => {
                 let then = Then::EndTransaction { reply, producer_id: producer.id, commits: marker.commit };
-                self.out.write_marker(producer, marker, then);
+                self.out.write_marker(producer, (marker, verification), then);
             }
             Event::Tick => {}
         }

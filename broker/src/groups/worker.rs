@@ -14,7 +14,7 @@ use super::request::{Answer, Request, Summary, Transaction};
 use super::shard::{Event, Shard};
 use crate::coordinator::{Office, Producer, Replies, WriteSettings, Writer};
 use crate::group_configs::GroupConfigs;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::shared::wall_clock_ms;
 use crate::shared_metadata::SharedMetadata;
 
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     /// Write the marker of a transaction that has offsets here.
     EndTransaction {
         producer: Producer,
-        marker: Marker,
+        marker: (Marker, Verification),
         answer: oneshot::Sender<Answer>,
     },
 }
@@ -141,8 +141,9 @@ impl Worker {
                 return Vec::new();
             }
             Command::TopicsDeleted(topics) => Event::TopicsDeleted(topics),
-            Command::EndTransaction { producer, marker, answer } => {
-                Event::EndTransaction { reply: self.replies.expect(answer), producer, marker }
+            Command::EndTransaction { producer, marker: (marker, verification), answer } => {
+                let reply = self.replies.expect(answer);
+                Event::EndTransaction { reply, producer, marker, verification }
             }
         };
         self.shard.step(self.now(), event)

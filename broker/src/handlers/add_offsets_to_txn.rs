@@ -17,7 +17,7 @@ pub(super) fn start(call: Call) -> Starting {
         let topic = &context.groups.offices.topic;
         let partition = TopicPartition::new(topic.name, topic.partition_of(context, &request.group_id));
         let id = text(&request.transactional_id);
-        let added = (producer(request.producer_id, request.producer_epoch), vec![partition]);
+        let added = (producer(request.producer_id, request.producer_epoch), vec![partition], false);
         let outcome = context.transactions.add(context, &id, added).await;
         respond(outcome.map_err(|rejection| in_version(rejection, 2 <= call.version())))
     })

@@ -3,8 +3,8 @@
 //! - v0-3 come from clients, for one transaction. All partitions are added, or none: if one does not exist, the others
 //!   are OPERATION_NOT_ATTEMPTED.
 //! - v2 knows PRODUCER_FENCED, older ones get INVALID_PRODUCER_EPOCH.
-//! - v4 and v5 come from brokers, for several transactions, and may ask only whether the partitions are there (KIP-890).
-//!   A tagged field tells them in which epoch this coordinator answers.
+//! - v4 and v5 come from brokers, for several transactions, and either ask only whether the partitions are there, or add
+//!   them for a client of version 2 (KIP-890). A tagged field tells in which epoch this coordinator answers.
 
 use kafka_protocol::messages::add_partitions_to_txn_request::{
     AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
@@ -35,7 +35,7 @@ pub(super) fn start(call: Call) -> Starting {
                 .with_producer_id(request.v3_and_below_producer_id)
                 .with_producer_epoch(request.v3_and_below_producer_epoch)
                 .with_topics(request.v3_and_below_topics);
-            let mut outcomes = add(context, &only).await;
+            let mut outcomes = add(context, &only, false).await;
             for outcome in &mut outcomes {
                 *outcome = outcome.map(|rejection| in_version(rejection, 2 <= version));
             }
@@ -45,11 +45,11 @@ pub(super) fn start(call: Call) -> Starting {
         let each = request.transactions.iter().map(|transaction| async move {
             // Before it is asked: whoever answers is in that epoch, or in a newer one.
             let epoch = context.transactions.epoch(context, &text(&transaction.transactional_id));
-            let outcomes = add(context, transaction).await;
+            let outcomes = add(context, transaction, true).await;
             let mut result = AddPartitionsToTxnResult::default()
                 .with_transactional_id(transaction.transactional_id.clone())
                 .with_topic_results(topic_results(&transaction.topics, &outcomes));
-            if let Some(epoch) = epoch.filter(|_| transaction.verify_only) {
+            if let Some(epoch) = epoch {
                 put_i32(&mut result.unknown_tagged_fields, TAG_COORDINATOR_EPOCH, epoch.0);
             }
             result
@@ -59,18 +59,23 @@ pub(super) fn start(call: Call) -> Starting {
     })
 }
 
-async fn add(context: &BrokerContext, transaction: &AddPartitionsToTxnTransaction) -> Outcomes {
+async fn add(
+    context: &BrokerContext,
+    transaction: &AddPartitionsToTxnTransaction,
+    is_version_2: bool,
+) -> Outcomes {
     let partitions: Vec<TopicPartition> = partitions(&transaction.topics).collect();
     if let Some(outcomes) = missing(&partitions, &context.metadata.image()) {
         return outcomes;
     }
     let count = partitions.len();
     let id = text(&transaction.transactional_id);
-    let asked = (producer(transaction.producer_id, transaction.producer_epoch), partitions);
+    let producer = producer(transaction.producer_id, transaction.producer_epoch);
     let outcomes = if transaction.verify_only {
-        context.transactions.verify(context, &id, asked).await
+        context.transactions.verify(context, &id, (producer, partitions)).await
     } else {
-        context.transactions.add(context, &id, asked).await.map(|()| vec![None; count])
+        let added = context.transactions.add(context, &id, (producer, partitions, is_version_2)).await;
+        added.map(|()| vec![None; count])
     };
     outcomes.unwrap_or_else(|rejection| vec![Some(rejection); count])
 }

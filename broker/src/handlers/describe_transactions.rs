@@ -64,6 +64,8 @@ mod tests {
         let transaction = Transaction {
             producer: Producer { id: 7, epoch: 3 },
             previous: Producer { id: -1, epoch: -1 },
+            next_id: None,
+            is_version_2: true,
             timeout_ms: 60_000,
             state: State::PrepareCommit,
             partitions: partitions.map(|(topic, number)| TopicPartition::new(topic, number)).into(),

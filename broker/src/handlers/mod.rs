@@ -62,6 +62,9 @@ use tracing::error;
 use zurau_common::wire::consumer_group;
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
 use zurau_common::wire::server::{Answer, Answered, Connection, Frame, RequestHandler};
+use zurau_common::wire::transactions::{
+    END_TXN_VERSION_MAX, PRODUCE_VERSION_MAX, TXN_OFFSET_COMMIT_VERSION_MAX,
+};
 
 use crate::context::BrokerContext;
 
@@ -80,7 +83,7 @@ pub(crate) type Starting = BoxFuture<'static, Answer>;
 
 /// All served APIs by ascending key.
 pub(crate) const APIS: &[Api] = &[
-    api(ApiKey::Produce, 3, 11, produce::start),
+    api(ApiKey::Produce, 3, PRODUCE_VERSION_MAX, produce::start),
     api(ApiKey::Fetch, 4, 17, fetch::start),
     api(ApiKey::ListOffsets, 0, 9, list_offsets::start),
     api(ApiKey::Metadata, 0, 12, metadata::start),
@@ -104,9 +107,9 @@ pub(crate) const APIS: &[Api] = &[
     api(ApiKey::OffsetForLeaderEpoch, 0, 4, offset_for_leader_epoch::start),
     api(ApiKey::AddPartitionsToTxn, 0, 5, add_partitions_to_txn::start),
     api(ApiKey::AddOffsetsToTxn, 0, 4, add_offsets_to_txn::start),
-    api(ApiKey::EndTxn, 0, 4, end_txn::start),
+    api(ApiKey::EndTxn, 0, END_TXN_VERSION_MAX, end_txn::start),
     api(ApiKey::WriteTxnMarkers, 0, 1, write_txn_markers::start),
-    api(ApiKey::TxnOffsetCommit, 0, 4, txn_offset_commit::start),
+    api(ApiKey::TxnOffsetCommit, 0, TXN_OFFSET_COMMIT_VERSION_MAX, txn_offset_commit::start),
     api(ApiKey::DescribeConfigs, 0, 4, describe_configs::start),
     api(ApiKey::AlterConfigs, 0, 2, alter_configs::start),
     api(ApiKey::AlterReplicaLogDirs, 0, 2, alter_replica_log_dirs::start),
@@ -298,7 +301,8 @@ impl Reply {
 #[cfg(test)]
 pub(crate) mod tests {
     use bytes::BytesMut;
-    use kafka_protocol::protocol::Message as _;
+    use zurau_common::wire::frame::is_known_version;
+    use zurau_common::wire::transactions::coded_as;
 
     use super::*;
     use crate::metrics::each_code;
@@ -309,13 +313,14 @@ pub(crate) mod tests {
     ) {
         let api = find(R::KEY).expect("the API is in the table");
         for version in api.version_min..=api.version_max {
+            let coded = coded_as(R::KEY, version);
             let mut bytes = BytesMut::new();
             assert!(each_code(&response(version), |_| {}), "the errors of {:?} are not counted", api.key);
             response(version)
-                .encode(&mut bytes, version)
+                .encode(&mut bytes, coded)
                 .unwrap_or_else(|error| panic!("{:?} v{version}: {error}", api.key));
             let mut bytes = bytes.freeze();
-            R::Response::decode(&mut bytes, version).unwrap();
+            R::Response::decode(&mut bytes, coded).unwrap();
             assert!(bytes.is_empty(), "{:?} v{version}", api.key);
         }
     }
@@ -324,12 +329,8 @@ pub(crate) mod tests {
     fn the_table_is_sorted_and_within_what_the_wire_crate_carries() {
         assert!(APIS.windows(2).all(|pair| (pair[0].key as i16) < pair[1].key as i16));
         for api in APIS {
-            let carried = match api.key {
-                // What the wire crate lacks is ours.
-                ApiKey::ConsumerGroupHeartbeat => consumer_group::ConsumerGroupHeartbeatRequest::VERSIONS,
-                key => key.valid_versions(),
-            };
-            assert!(carried.min <= api.version_min && api.version_max <= carried.max, "{:?}", api.key);
+            let is_carried = |version| is_known_version(api.key, version);
+            assert!(is_carried(api.version_min) && is_carried(api.version_max), "{:?}", api.key);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Produce (0), versions 3-11: appends record batches. Versions below 3 carry record formats v0 and v1 only (D7).
+//! Produce (0), versions 3-12: appends record batches. Versions below 3 carry record formats v0 and v1 only (D7).
 //!
 //! - acks 0: no answer at all; an error closes the connection, so that the client looks for the leader (CLI-14).
 //!   acks 1: answered after the append, and after its sync if `flush.messages` or `flush.ms` ask for one.
@@ -8,7 +8,8 @@
 //! - Records of a transaction need the transactional id (v3). The first ones of a transaction in a partition wait until
 //!   its coordinator has confirmed that the partition is part of it (`transactional`).
 //! - One batch per partition, as in Kafka from v3 on. v7 allows zstd. v8 adds what was wrong with which record.
-//! - v10 names the leader when this broker is not it (KIP-951). v11 supports TRANSACTION_ABORTABLE.
+//! - v10 names the leader when this broker is not it (KIP-951). v11 supports TRANSACTION_ABORTABLE. v12 has the leader
+//!   add the partition to the transaction (KIP-890).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use zurau_common::wire::control::to_wire_topic;
 use zurau_common::wire::server::Answer;
 
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
-use super::transactional::{Verified, WAIT_MAX, opening_of, refusal, verify};
+use super::transactional::{TransactionClient, Verified, WAIT_MAX, opening_of, refusal, verify};
 use super::{Call, Starting, deadline_after, ready};
 use crate::context::BrokerContext;
 use crate::disk_space::Space;
@@ -46,6 +47,12 @@ const OFFICE_WAIT_MAX: Duration = Duration::from_secs(5);
 const ZSTD_FROM: i16 = 7;
 /// First version whose clients know TRANSACTION_ABORTABLE.
 const ABORTABLE_FROM: i16 = 11;
+/// First version that leaves adding partitions to a transaction to their leaders.
+const ADDING_LEFT_FROM: i16 = 12;
+
+fn client_of(version: i16) -> TransactionClient {
+    TransactionClient { may_abort: ABORTABLE_FROM <= version, leaves_adding: ADDING_LEFT_FROM <= version }
+}
 
 pub(super) fn start(call: Call) -> Starting {
     let request = match call.decode::<ProduceRequest>() {
@@ -56,7 +63,7 @@ pub(super) fn start(call: Call) -> Starting {
         if !(-1..=1).contains(&request.acks) {
             return refuse_all(&call, &request, Rejection::InvalidRequiredAcks);
         }
-        let verified = match opening_of(&request, ABORTABLE_FROM <= call.version()) {
+        let verified = match opening_of(&request, client_of(call.version())) {
             Ok(Some(opening)) => verify(&call.context, &opening, Instant::now() + WAIT_MAX).await,
             Ok(None) => Verified::new(),
             Err(rejection) => return refuse_all(&call, &request, rejection),
@@ -189,20 +196,22 @@ fn all_refused(request: &ProduceRequest, rejection: Rejection) -> Vec<Outcome> {
 async fn append_all(call: &Call, request: ProduceRequest, acks: Acks, verified: &Verified) -> Vec<Outcome> {
     let now_ms = wall_clock_ms();
     let limit = Instant::now() + OFFICE_WAIT_MAX;
+    let client = client_of(call.version());
     let mut outcomes = Vec::new();
     for topic in request.topic_data {
         let name = TopicName::from(topic.name.as_str());
         for data in topic.partition_data {
             // Records of a transaction on a partition that was not hosted a moment ago count as not verified.
             let verification = match verified.get(&(name.clone(), data.index)) {
-                Some(outcome) => outcome.map_err(refusal),
+                Some(outcome) => outcome.map_err(|rejection| refusal(rejection, client)),
                 None => Ok(Verification::Asked(None)),
             };
             let checked = check_batch(data.records, call.version()).map_err(ProduceRejection::from);
             let result = match verification.and_then(|verification| Ok((checked?, verification))) {
                 Ok((records, verification)) => {
                     let what = Append { verification, ..Append::by_client(records, acks) };
-                    append(&call.context, (&name, data.index), (&what, now_ms), limit).await
+                    let appended = append(&call.context, (&name, data.index), (&what, now_ms), limit).await;
+                    appended.map_err(|refused| overtaken(refused, verification, client))
                 }
                 Err(refused) => Err(refused),
             };
@@ -211,6 +220,20 @@ async fn append_all(call: &Call, request: ProduceRequest, acks: Acks, verified: 
     }
     call.context.shared.metrics.requests.record_throttle(ApiKey::Produce, throttle(&outcomes));
     outcomes
+}
+
+/// A marker may come between the coordinator's answer and the append: then the client of version 2 asks again, and the
+/// coordinator decides.
+fn overtaken(
+    refused: ProduceRejection,
+    verification: Verification,
+    client: TransactionClient,
+) -> ProduceRejection {
+    let was_verified = client.leaves_adding && matches!(verification, Verification::Asked(_));
+    match refused.rejection {
+        Rejection::InvalidTxnState if was_verified => Rejection::ConcurrentTransactions.into(),
+        _ => refused,
+    }
 }
 
 async fn append(

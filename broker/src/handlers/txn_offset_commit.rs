@@ -1,8 +1,9 @@
-//! TxnOffsetCommit (28), versions 0-4: offsets that count when a transaction commits.
+//! TxnOffsetCommit (28), versions 0-5: offsets that count when a transaction commits.
 //!
 //! - v2 leader epochs; v3 generation, member and instance: with them the group refuses who is no member any more
 //!   (KIP-447). v4 supports TRANSACTION_ABORTABLE.
 //! - The partition of the group must be part of the transaction (AddOffsetsToTxn); its coordinator is asked (KIP-890).
+//!   From v5 on it is added.
 //! - Clients of v0 and v1 cannot take COORDINATOR_LOAD_IN_PROGRESS and are told COORDINATOR_NOT_AVAILABLE.
 
 use kafka_protocol::messages::txn_offset_commit_response::{
@@ -14,7 +15,7 @@ use zurau_common::id::TopicName;
 use zurau_common::rejection::Rejection;
 
 use super::group_words::{any_group, committed, optional_text, text};
-use super::transactional::{Opening, WAIT_MAX, verify};
+use super::transactional::{Opening, TransactionClient, WAIT_MAX, verify};
 use super::{Call, Starting};
 use crate::coordinator::Producer;
 use crate::groups::{CommitRequest, CommittedTopic, OffsetToCommit, Transaction};
@@ -25,6 +26,8 @@ use crate::metadata::MetadataImage;
 const LOADING_FROM: i16 = 2;
 /// First version that knows TRANSACTION_ABORTABLE.
 const ABORTABLE_FROM: i16 = 4;
+/// First version that leaves adding the group's partition to its coordinator.
+const ADDING_LEFT_FROM: i16 = 5;
 
 pub(super) fn start(call: Call) -> Starting {
     Box::pin(async move {
@@ -73,7 +76,10 @@ async fn verification(call: &Call, request: &TxnOffsetCommitRequest) -> Result<V
         transactional_id: text(&request.transactional_id),
         producer: (request.producer_id.0, request.producer_epoch),
         sequences: [((offsets, number), -1)].into(),
-        may_abort: ABORTABLE_FROM <= call.version(),
+        client: TransactionClient {
+            may_abort: ABORTABLE_FROM <= call.version(),
+            leaves_adding: ADDING_LEFT_FROM <= call.version(),
+        },
     };
     let verified = verify(context, &opening, Instant::now() + WAIT_MAX).await;
     // The partition is not hosted here if nothing is said of it.
@@ -112,6 +118,8 @@ fn respond(
 ) -> TxnOffsetCommitResponse {
     let told = |rejection| match rejection {
         Rejection::CoordinatorLoadInProgress if version < LOADING_FROM => Rejection::CoordinatorNotAvailable,
+        // A marker came between the coordinator's answer and the append: it has to be asked again.
+        Rejection::InvalidTxnState if ADDING_LEFT_FROM <= version => Rejection::ConcurrentTransactions,
         other => other,
     };
     let topics = request.topics.iter().enumerate().map(|(index, topic)| {

@@ -2,6 +2,7 @@
 //!
 //! - Each partition is answered when its marker is committed, or refused; the coordinator asks again for whatever may
 //!   still succeed (TXN-11). v1 only changes the encoding.
+//! - A tagged field says that a marker is of version 2 (KIP-890): it must not end the next transaction (TXN-02).
 //! - In `__consumer_offsets` the group coordinator writes the marker, so that the offsets of the transaction count from
 //!   the moment on at which it is committed. One that cannot is not the leader, to the transaction coordinator.
 
@@ -14,12 +15,13 @@ use kafka_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use tokio::time::{Instant, timeout_at};
 use zurau_common::id::LeaderEpoch;
 use zurau_common::rejection::{Rejection, error_code};
+use zurau_common::wire::control::TAG_ENDS_LOWER_EPOCHS;
 
 use super::leader_hint::{TopicRef, not_hosted};
 use super::{Call, Starting};
 use crate::context::BrokerContext;
 use crate::coordinator::Producer;
-use crate::log::Marker;
+use crate::log::{Marker, Verification};
 use crate::partition::{Acks, Append};
 use crate::shared::wall_clock_ms;
 
@@ -38,9 +40,14 @@ async fn end(
 ) -> WritableTxnMarkerResult {
     let producer = Producer { id: asked.producer_id.0, epoch: asked.producer_epoch };
     let marker = Marker { commit: asked.transaction_result, coordinator_epoch: asked.coordinator_epoch };
+    let verification = match asked.unknown_tagged_fields.contains_key(&TAG_ENDS_LOWER_EPOCHS) {
+        true => Verification::EndsLowerEpochs,
+        false => Verification::NotAsked,
+    };
+    let what = (producer, (marker, verification));
     let topics = asked.topics.iter().map(|topic| async move {
         let partitions = topic.partition_indexes.iter().map(|number| async move {
-            let outcome = write(context, (&topic.name, *number), (producer, marker), deadline).await;
+            let outcome = write(context, (&topic.name, *number), what, deadline).await;
             WritableTxnMarkerPartitionResult::default()
                 .with_partition_index(*number)
                 .with_error_code(error_code(&outcome))
@@ -55,14 +62,15 @@ async fn end(
 async fn write(
     context: &BrokerContext,
     (topic, number): (&str, i32),
-    (producer, marker): (Producer, Marker),
+    (producer, (marker, verification)): (Producer, (Marker, Verification)),
     deadline: Instant,
 ) -> Result<(), Rejection> {
     let Some(partition) = context.partitions.get(topic, number) else {
         return Err(not_hosted(&context.metadata.image(), &TopicRef::Name(topic.into()), number));
     };
     if topic == context.groups.offices.topic.name {
-        let ended = timeout_at(deadline, context.groups.end_transaction(context, number, producer, marker));
+        let ended = context.groups.end_transaction(context, number, producer, (marker, verification));
+        let ended = timeout_at(deadline, ended);
         return match ended.await.unwrap_or(Err(Rejection::RequestTimedOut)) {
             Err(Rejection::NotCoordinator | Rejection::CoordinatorLoadInProgress) => {
                 Err(Rejection::NotLeaderOrFollower)
@@ -72,7 +80,7 @@ async fn write(
     }
     let now_ms = wall_clock_ms();
     let batch = marker.encode((producer.id, producer.epoch), now_ms);
-    let what = Append::by_coordinator(batch, Acks::All);
+    let what = Append { verification, ..Append::by_coordinator(batch, Acks::All) };
     let appended = partition.append_in_epoch(&what, LeaderEpoch::UNKNOWN, now_ms);
     let appended = appended.map_err(|refused| refused.rejection)?;
     let Some(committed) = appended.committed else { return Ok(()) };

@@ -88,4 +88,4 @@ pub use survey::{SurveyedDirectory, SurveyedLog, survey_directory};
 pub use transaction_index::AbortedTransaction;
 pub(crate) use validate::FetchedBatches;
 pub use validate::{AppendOrigin, BatchRules, CheckedBatches};
-pub use verification::{Verification, VerificationGuard};
+pub use verification::{Asking, Verification, VerificationGuard};

@@ -402,7 +402,7 @@ impl PartitionLog {
     ) -> Result<(), AppendError> {
         for (header, marker) in headers.iter().zip(markers) {
             if header.is_transactional() {
-                self.verifications.end(header.producer_id);
+                self.verifications.note(header);
             }
             self.turned_away.forget(header.producer_id);
             let Some(completed) = self.producers.adopt(header, *marker) else { continue };
@@ -541,7 +541,7 @@ impl PartitionLog {
     /// Drops the state of producers that were silent for `producer.id.expiration.ms`.
     pub fn expire_producers(&mut self, now_ms: i64) {
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms);
-        self.verifications.expire(now_ms, self.config.producer_id_expiration_ms);
+        self.verifications.expire(&self.producers, now_ms, self.config.producer_id_expiration_ms);
     }
 }
 

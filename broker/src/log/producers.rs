@@ -121,7 +121,7 @@ impl ProducerEntry {
     }
 
     fn check_data(&self, header: &BatchHeader, admission: &Admission<'_>) -> Result<(), AppendError> {
-        if header.is_transactional() && self.transaction_first_offset.is_none() {
+        if header.is_transactional() && !self.is_open_in(header.producer_epoch) {
             admission.verifications.check(header, admission.verification)?;
         }
         self.check_epoch(header)?;
@@ -134,6 +134,13 @@ impl ProducerEntry {
             return Err(AppendError::InvalidTransactionState { producer_id: header.producer_id });
         }
         Ok(())
+    }
+
+    /// Whether a transaction is open that a batch of this epoch needs not open. Of a lower epoch than the batch's, it is
+    /// the one before, whose marker has not come (KIP-890).
+    fn is_open_in(&self, producer_epoch: i16) -> bool {
+        let is_of_epoch = producer_epoch <= self.producer_epoch || !holds(Rule::OpenIsJoinedWhenAdded);
+        self.transaction_first_offset.is_some() && is_of_epoch
     }
 
     fn check_epoch(&self, header: &BatchHeader) -> Result<(), AppendError> {
@@ -227,8 +234,9 @@ impl ProducerStates {
         self.producers.len()
     }
 
-    pub(crate) fn has_open_transaction(&self, producer_id: i64) -> bool {
-        self.producers.get(&producer_id).is_some_and(|entry| entry.transaction_first_offset.is_some())
+    /// Whether a transaction is open that a batch of the producer (id and epoch) would join.
+    pub(crate) fn has_open_transaction(&self, (producer_id, producer_epoch): (i64, i16)) -> bool {
+        self.producers.get(&producer_id).is_some_and(|entry| entry.is_open_in(producer_epoch))
     }
 
     /// Whether what a transaction coordinator of that epoch says of the producer may be believed: not when a newer one has
@@ -256,7 +264,7 @@ impl ProducerStates {
             });
             let entry = &mut changed[index].1;
             if header.is_control() {
-                check_marker(entry, header, *marker)?;
+                check_marker(entry, header, *marker, admission.verification)?;
                 continue;
             }
             if admission.origin == AppendOrigin::Client
@@ -425,9 +433,20 @@ fn check_marker(
     entry: &mut ProducerEntry,
     header: &BatchHeader,
     marker: Option<Marker>,
+    verification: Verification,
 ) -> Result<(), AppendError> {
     let Some(marker) = marker else { return Ok(()) };
     entry.check_epoch(header)?;
+    let is_late = verification == Verification::EndsLowerEpochs
+        && entry.transaction_first_offset.is_some()
+        && header.producer_epoch <= entry.producer_epoch;
+    if is_late && holds(Rule::MarkerEndsLowerEpochs) {
+        return Err(AppendError::InvalidProducerEpoch {
+            producer_id: header.producer_id,
+            producer_epoch: header.producer_epoch,
+            current: entry.producer_epoch,
+        });
+    }
     if marker.coordinator_epoch < entry.coordinator_epoch && holds(Rule::MarkerOfNewestCoordinator) {
         return Err(AppendError::TransactionCoordinatorFenced {
             producer_id: header.producer_id,

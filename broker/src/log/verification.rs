@@ -4,6 +4,10 @@
 //! of a transaction the leader asks the transaction's coordinator whether the partition is part of it. The question
 //! takes a guard along; whatever begins or ends a transaction of the producer meanwhile makes the guard worthless, so
 //! that a batch that was delayed beyond its transaction's marker cannot open one that nobody ends.
+//!
+//! Clients of version 2 add no partitions, and may write while the markers of the transaction before are on their way. A
+//! transaction that is open here may be that one: their batches join it only if the coordinator has added the partition
+//! since the last marker.
 
 use std::collections::HashMap;
 
@@ -18,13 +22,16 @@ use super::producers::ProducerStates;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerificationGuard(u64);
 
-/// What is asked of a batch that would open a transaction.
+/// What is asked of a batch that would open a transaction, or end one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// Nothing: `transaction.partition.verification.enable` is off.
     NotAsked,
     /// The guard of a verification that succeeded; without one the batch must belong to a transaction that is open.
     Asked(Option<VerificationGuard>),
+    /// Of a marker of version 2: that its epoch is above the one of the transaction. The next transaction has the marker's
+    /// own epoch, and must not be ended by a marker that comes late, or again (TXN-02).
+    EndsLowerEpochs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,57 +41,77 @@ struct Begun {
     /// Of the batches that asked in this epoch.
     lowest_sequence: i32,
     at_ms: i64,
+    /// Whether everyone who asks has the coordinator add the partition.
+    adds: bool,
+}
+
+/// Who asks: a producer (id and epoch), with the sequence of its first record, −1 without.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    pub producer: (i64, i16),
+    pub sequence: i32,
+    /// The coordinator is asked to add the partition (version 2), not whether it is there.
+    pub adds: bool,
 }
 
 /// The verifications that were begun and neither used nor overtaken.
 #[derive(Debug, Default)]
 pub(crate) struct Verifications {
     by_producer: HashMap<i64, Begun>,
+    /// By producer id, the epoch for which the coordinator has added the partition to the transaction that is open.
+    added: HashMap<i64, i16>,
     last_guard: u64,
 }
 
 impl Verifications {
-    /// Begins a verification, or joins the one that is under way. `sequence`: of the first record; −1 without.
-    pub(crate) fn begin(
-        &mut self,
-        (producer_id, epoch): (i64, i16),
-        sequence: i32,
-        now_ms: i64,
-    ) -> VerificationGuard {
+    /// Begins a verification, or joins the one that is under way.
+    pub(crate) fn begin(&mut self, asking: Asking, now_ms: i64) -> VerificationGuard {
+        let Asking { producer: (producer_id, epoch), sequence, adds } = asking;
         let last_guard = &mut self.last_guard;
         let begun = self.by_producer.entry(producer_id).or_insert_with(|| {
             *last_guard += 1;
-            Begun { guard: VerificationGuard(*last_guard), epoch, lowest_sequence: sequence, at_ms: now_ms }
+            let guard = VerificationGuard(*last_guard);
+            Begun { guard, epoch, lowest_sequence: sequence, at_ms: now_ms, adds }
         });
         if begun.epoch < epoch {
-            (begun.epoch, begun.lowest_sequence) = (epoch, sequence);
+            (begun.epoch, begun.lowest_sequence, begun.adds) = (epoch, sequence, adds);
         } else if begun.epoch == epoch {
             begun.lowest_sequence = begun.lowest_sequence.min(sequence);
+            begun.adds &= adds;
         }
         begun.guard
     }
 
-    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here; `None` when one
-    /// of the producer is open.
+    /// The guard for asking the coordinator whether a producer may write in its transaction here; `None` when one is open
+    /// that it may join.
     pub(crate) fn begin_if_needed(
         &mut self,
         producers: &ProducerStates,
-        producer: (i64, i16),
-        sequence: i32,
+        asking: Asking,
         now_ms: i64,
     ) -> Option<VerificationGuard> {
-        let is_open = producers.has_open_transaction(producer.0) || !holds(Rule::OpeningIsVerified);
-        (!is_open).then(|| self.begin(producer, sequence, now_ms))
+        let (producer_id, epoch) = asking.producer;
+        let is_known = !asking.adds
+            || self.added.get(&producer_id) == Some(&epoch)
+            || !holds(Rule::OpenIsJoinedWhenAdded);
+        let may_join = is_known && producers.has_open_transaction(asking.producer);
+        (!may_join && holds(Rule::OpeningIsVerified)).then(|| self.begin(asking, now_ms))
     }
 
     /// Whether a batch may open a transaction.
     pub(crate) fn check(&self, header: &BatchHeader, verification: Verification) -> Result<(), AppendError> {
         let Verification::Asked(given) = verification else { return Ok(()) };
-        let begun = self.by_producer.get(&header.producer_id).map(|begun| begun.guard);
-        if begun.is_some() && begun == given || !holds(Rule::OpeningIsVerified) {
+        if given.is_some_and(|given| self.is_current(header.producer_id, given))
+            || !holds(Rule::OpeningIsVerified)
+        {
             return Ok(());
         }
         Err(AppendError::TransactionNotVerified { producer_id: header.producer_id })
+    }
+
+    /// Whether nothing has begun or ended a transaction of the producer since the guard was given out.
+    pub(crate) fn is_current(&self, producer_id: i64, guard: VerificationGuard) -> bool {
+        self.by_producer.get(&producer_id).is_some_and(|begun| begun.guard == guard)
     }
 
     /// The lowest sequence that has asked; a later one must not open the transaction, because a batch before it is
@@ -93,16 +120,24 @@ impl Verifications {
         self.by_producer.get(&producer_id).map(|begun| begun.lowest_sequence)
     }
 
-    /// A transaction of the producer began or ended: no guard that was given out before counts any more.
-    pub(crate) fn end(&mut self, producer_id: i64) {
-        if holds(Rule::GuardIsOvertaken) {
-            self.by_producer.remove(&producer_id);
+    /// A transactional batch is in the log. It began or ended a transaction of the producer: no guard that was given out
+    /// before counts any more.
+    pub(crate) fn note(&mut self, header: &BatchHeader) {
+        let begun = match holds(Rule::GuardIsOvertaken) {
+            true => self.by_producer.remove(&header.producer_id),
+            false => self.by_producer.get(&header.producer_id).copied(),
+        };
+        if header.is_control() {
+            self.added.remove(&header.producer_id);
+        } else if begun.is_some_and(|begun| begun.adds && begun.epoch == header.producer_epoch) {
+            self.added.insert(header.producer_id, header.producer_epoch);
         }
     }
 
-    /// Forgets verifications that nobody used in `expiration_ms`.
-    pub(crate) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
+    /// Forgets verifications that nobody used in `expiration_ms`, and what is over.
+    pub(crate) fn expire(&mut self, producers: &ProducerStates, now_ms: i64, expiration_ms: i64) {
         self.by_producer.retain(|_, begun| now_ms.saturating_sub(begun.at_ms) < expiration_ms);
+        self.added.retain(|id, epoch| producers.has_open_transaction((*id, *epoch)));
     }
 }
 
@@ -112,14 +147,14 @@ impl PartitionLog {
         self.producers.believes_coordinator(producer_id, coordinator_epoch)
     }
 
-    /// The guard for asking the coordinator whether a producer (id and epoch) may open a transaction here, with the
-    /// sequence of its first record; `None` when a transaction of the producer is open.
-    pub fn begin_verification(
-        &mut self,
-        producer: (i64, i16),
-        sequence: i32,
-        now_ms: i64,
-    ) -> Option<VerificationGuard> {
-        self.verifications.begin_if_needed(&self.producers, producer, sequence, now_ms)
+    /// See [`Verifications::is_current`].
+    pub(crate) fn is_current_verification(&self, producer_id: i64, guard: VerificationGuard) -> bool {
+        self.verifications.is_current(producer_id, guard)
+    }
+
+    /// The guard for asking the coordinator whether a producer may write in its transaction here; `None` when one is open
+    /// that it may join.
+    pub fn begin_verification(&mut self, asking: Asking, now_ms: i64) -> Option<VerificationGuard> {
+        self.verifications.begin_if_needed(&self.producers, asking, now_ms)
     }
 }

@@ -5,6 +5,7 @@ use std::any::Any;
 use kafka_protocol::messages::*;
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::consumer_group::ConsumerGroupHeartbeatResponse as OurHeartbeatResponse;
+use zurau_common::wire::transactions::EndTxnResponse as OurEndTxnResponse;
 
 /// The codes of one type of answer: `ANSWER [.LIST…] [and ANSWER.LIST…]`, each path ending where an `error_code` is.
 macro_rules! codes {
@@ -45,7 +46,6 @@ pub(crate) fn each_code(answer: &dyn Any, mut count: impl FnMut(i16)) -> bool {
         }
         AddOffsetsToTxnResponse { error_code; }
         TxnOffsetCommitResponse { topics.partitions.error_code; }
-        EndTxnResponse { error_code; }
         WriteTxnMarkersResponse { markers.topics.partitions.error_code; }
         FetchResponse { error_code; responses.partitions.error_code; }
         OffsetForLeaderEpochResponse { topics.partitions.error_code; }
@@ -77,6 +77,10 @@ pub(crate) fn each_code(answer: &dyn Any, mut count: impl FnMut(i16)) -> bool {
     }
     if let Some(OurHeartbeatResponse(response)) = answer.downcast_ref() {
         count(response.error_code);
+        return true;
+    }
+    if let Some(response) = answer.downcast_ref::<OurEndTxnResponse>() {
+        count(response.fields.error_code);
         return true;
     }
     false

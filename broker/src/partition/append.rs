@@ -13,7 +13,7 @@ use zurau_common::rejection::Rejection;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{
-    AppendError, AppendInfo, AppendOrigin, BatchHeader, CheckedBatches, RecordError, Verification,
+    AppendError, AppendInfo, AppendOrigin, Asking, BatchHeader, CheckedBatches, RecordError, Verification,
     VerificationGuard,
 };
 use crate::replica::steps;
@@ -35,7 +35,7 @@ pub(crate) struct Append {
     pub(crate) records: Bytes,
     pub(crate) acks: Acks,
     pub(crate) origin: AppendOrigin,
-    /// What is asked of a batch that opens a transaction.
+    /// What is asked of a batch that opens or ends a transaction.
     pub(crate) verification: Verification,
 }
 
@@ -209,19 +209,18 @@ impl Partition {
     /// `NotLeaderOrFollower`, `KafkaStorageError`.
     pub(crate) async fn begin_verification(
         self: &Arc<Self>,
-        producer: (i64, i16),
-        sequence: i32,
+        asking: Asking,
         now_ms: i64,
         limit: Instant,
     ) -> Result<Option<VerificationGuard>, Rejection> {
         let begin = |inner: &mut Inner, _: &mut Wakes| {
             inner.replica.leader_in(LeaderEpoch::UNKNOWN)?;
             let log = inner.log.as_mut().ok_or(Rejection::KafkaStorageError)?;
-            Ok(log.begin_verification(producer, sequence, now_ms))
+            Ok(log.begin_verification(asking, now_ms))
         };
         let begun = self.when_decided(limit, begin).await;
         if begun.is_err_and(is_for_now) {
-            self.turn_away(producer, sequence, now_ms);
+            self.turn_away(asking.producer, asking.sequence, now_ms);
         }
         begun
     }

@@ -15,7 +15,7 @@ use zurau_common::rejection::Rejection;
 
 use super::marker_sender::{MarkerSender, Order};
 use super::records::{Transaction, TransactionState, TransactionalId};
-use super::request::{Answer, InitRequest, Initialized, ListFilter, Listing, Request};
+use super::request::{Answer, EndRequest, InitRequest, Initialized, ListFilter, Listing, Request};
 use super::shard::{Shard, TransactionSettings};
 use super::worker::{Command, Worker};
 use crate::context::BrokerContext;
@@ -116,16 +116,14 @@ impl TransactionCoordinator {
                 Answer::Init(Ok(Initialized::Producer(producer))) => return Ok(producer),
                 Answer::Init(Err(rejection)) => return Err(rejection),
                 Answer::Init(Ok(Initialized::NeedsProducerId)) => {
-                    let (broker, zookeeper) = (context.config.broker_id, context.zookeeper.current());
-                    let fresh = context.producer_ids.next(broker, zookeeper).await?;
-                    request.fresh_producer_id = Some(fresh);
+                    request.fresh_producer_id = Some(fresh_producer_id(context).await?);
                 }
                 other => panic!("a coordinator answers what it was asked, not {other:?}"),
             }
         }
     }
 
-    /// AddPartitionsToTxn and AddOffsetsToTxn.
+    /// AddPartitionsToTxn and AddOffsetsToTxn. `is_version_2`: a partition's leader adds for its client.
     ///
     /// # Errors
     /// As Kafka's.
@@ -133,12 +131,16 @@ impl TransactionCoordinator {
         &self,
         context: &BrokerContext,
         id: &TransactionalId,
-        (producer, partitions): (Producer, Vec<TopicPartition>),
+        (producer, partitions, is_version_2): (Producer, Vec<TopicPartition>, bool),
     ) -> Result<(), Rejection> {
-        self.done(context, id, Request::Add { producer, partitions }).await
+        match self.ask(context, id, Request::Add { producer, partitions, is_version_2 }).await? {
+            Answer::Done(outcome) => outcome,
+            other => panic!("a coordinator answers what it was asked, not {other:?}"),
+        }
     }
 
-    /// EndTxn. Done means decided and stored: the markers are still on their way.
+    /// EndTxn. Done means decided and stored: the markers are still on their way. Returns who the producer is from now
+    /// on; a producer id is taken only when the coordinator needs one.
     ///
     /// # Errors
     /// As Kafka's.
@@ -146,20 +148,17 @@ impl TransactionCoordinator {
         &self,
         context: &BrokerContext,
         id: &TransactionalId,
-        (producer, commits): (Producer, bool),
-    ) -> Result<(), Rejection> {
-        self.done(context, id, Request::End { producer, commits }).await
-    }
-
-    async fn done(
-        &self,
-        context: &BrokerContext,
-        id: &TransactionalId,
-        request: Request,
-    ) -> Result<(), Rejection> {
-        match self.ask(context, id, request).await? {
-            Answer::Done(outcome) => outcome,
-            other => panic!("a coordinator answers what it was asked, not {other:?}"),
+        mut request: EndRequest,
+    ) -> Result<Producer, Rejection> {
+        loop {
+            match self.ask(context, id, Request::End(request.clone())).await? {
+                Answer::End(Ok(Initialized::Producer(producer))) => return Ok(producer),
+                Answer::End(Err(rejection)) => return Err(rejection),
+                Answer::End(Ok(Initialized::NeedsProducerId)) => {
+                    request.fresh_producer_id = Some(fresh_producer_id(context).await?);
+                }
+                other => panic!("a coordinator answers what it was asked, not {other:?}"),
+            }
         }
     }
 
@@ -238,6 +237,11 @@ impl TransactionCoordinator {
         }
         Some(counts)
     }
+}
+
+/// A producer id that nobody has had.
+async fn fresh_producer_id(context: &BrokerContext) -> Result<i64, Rejection> {
+    context.producer_ids.next(context.config.broker_id, context.zookeeper.current()).await
 }
 
 /// Starts coordinators when this broker becomes leader, so that timeouts and markers go on though nobody asks, and sends

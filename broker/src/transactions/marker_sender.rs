@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -14,7 +15,7 @@ use tokio::sync::{Mutex, mpsc};
 use tracing::{debug, info};
 use zurau_common::id::{BrokerId, LeaderEpoch, TopicPartition};
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::to_wire_topic;
+use zurau_common::wire::control::{TAG_ENDS_LOWER_EPOCHS, to_wire_topic};
 use zurau_common::wire::peer::Peer;
 use zurau_common::zk::znode::Znode;
 
@@ -152,13 +153,16 @@ impl MarkerSender {
                 }
                 topics.last_mut()?.partition_indexes.push(partition.partition);
             }
-            let Marking { producer, commits, .. } = order.marking;
-            let marker = WritableTxnMarker::default()
+            let Marking { producer, commits, ends_lower_epochs, .. } = order.marking;
+            let mut marker = WritableTxnMarker::default()
                 .with_producer_id(producer.id.into())
                 .with_producer_epoch(producer.epoch)
                 .with_transaction_result(commits)
                 .with_coordinator_epoch(order.coordinator_epoch.0)
                 .with_topics(topics);
+            if ends_lower_epochs {
+                marker.unknown_tagged_fields.insert(TAG_ENDS_LOWER_EPOCHS, Bytes::new());
+            }
             Some(marker)
         };
         WriteTxnMarkersRequest::default().with_markers(batch.parts.iter().filter_map(marker).collect())

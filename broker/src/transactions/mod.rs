@@ -24,13 +24,15 @@ mod coordinator;
 #[cfg(test)]
 pub(crate) use marker_queue::{Batch, Destination, MarkerQueue, QueueKey};
 #[cfg(test)]
+pub(crate) use records::TransactionRecord;
+#[cfg(test)]
 pub(crate) use request::{Answer, Initialized, Request};
 #[cfg(test)]
 pub(crate) use shard::{Effect, Event, Marking, MarkingId, Shard, TransactionSettings};
 
 pub(crate) use coordinator::{TransactionCoordinator, run};
 pub(crate) use records::{Transaction, TransactionState};
-pub(crate) use request::{InitRequest, ListFilter, Listing};
+pub(crate) use request::{EndRequest, InitRequest, ListFilter, Listing};
 
 #[cfg(test)]
 mod tests;

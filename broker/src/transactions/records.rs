@@ -1,9 +1,10 @@
 //! The records of `__transaction_state`, byte for byte as Kafka writes them, so that its tools, and a Kafka broker that
 //! takes the directory over, find what they expect.
 //!
-//! A key is version 0 and the transactional id; a null value removes the id. Values are written in version 0, as Kafka
-//! 3.9 does; version 1 (compact, with tagged fields) is read too. Keys of other versions belong to nobody here and are
-//! skipped.
+//! A key is version 0 and the transactional id; a null value removes the id. Values are written in version 0 as long as
+//! that can say everything, else in version 1 (compact, with tagged fields); Kafka 3.9 reads both. One tagged field is
+//! ours: the epoch that the producer had before (Kafka forgets it with the coordinator). Keys of other versions belong to
+//! nobody here and are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,6 +61,11 @@ impl TransactionState {
         matches!(self, Self::Empty | Self::CompleteCommit | Self::CompleteAbort)
     }
 
+    /// The last transaction is prepared or complete.
+    pub(crate) fn is_decided(self) -> bool {
+        !matches!(self, Self::Empty | Self::Ongoing)
+    }
+
     fn of_code(code: i8) -> Option<Self> {
         Self::ALL.get(usize::try_from(code).ok()?).copied()
     }
@@ -69,9 +75,13 @@ impl TransactionState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) producer: Producer,
-    /// What the producer was before its last InitProducerId named it, to recognise a retry of that (KIP-360); −1 if it
-    /// named nothing. Not stored: a retry that meets another coordinator is refused, as by Kafka 3.9.
+    /// What the producer was before its last InitProducerId named it (KIP-360), or before its last EndTxn of version 2,
+    /// to recognise a retry of that; −1 if somebody else took its place.
     pub(crate) previous: Producer,
+    /// The producer id from the end of this transaction on, because no epoch is left (TXN-05). Only while prepared.
+    pub(crate) next_id: Option<i64>,
+    /// Whether the transaction is of version 2: its end, whoever decides it, gives the producer another epoch (KIP-890).
+    pub(crate) is_version_2: bool,
     pub(crate) timeout_ms: i32,
     pub(crate) state: TransactionState,
     /// Empty unless ongoing or prepared.
@@ -79,6 +89,13 @@ pub(crate) struct Transaction {
     /// Milliseconds since the epoch of the last change, and of the first partition; −1 before that.
     pub(crate) updated_ms: i64,
     pub(crate) started_ms: i64,
+}
+
+impl Transaction {
+    /// Who the client is: with a decision it becomes the producer of its next transaction.
+    pub(crate) fn holder(&self) -> Producer {
+        self.next_id.map_or(self.producer, |id| Producer { id, epoch: 0 })
+    }
 }
 
 /// One record; `None` as a value removes the id.
@@ -91,6 +108,14 @@ pub(crate) struct TransactionRecord {
 const KEY: i16 = 0;
 const VALUE: i16 = 0;
 const COMPACT_VALUE: i16 = 1;
+/// Tagged fields of [`COMPACT_VALUE`]: Kafka's.
+const PREVIOUS_ID: u32 = 0;
+const NEXT_ID: u32 = 1;
+const CLIENT_VERSION: u32 = 2;
+/// Ours: `i16`, the epoch of the previous producer.
+const PREVIOUS_EPOCH: u32 = 10_000;
+/// The client version from which on each transaction has its own epoch.
+const VERSION_2: i16 = 2;
 pub(crate) const NO_PRODUCER: Producer = Producer { id: -1, epoch: -1 };
 
 impl TransactionRecord {
@@ -118,31 +143,80 @@ impl TransactionRecord {
 }
 
 fn encode_value(value: &Transaction) -> Bytes {
+    let is_compact = value.is_version_2 || value.next_id.is_some() || 0 <= value.previous.epoch;
     let mut bytes = BytesMut::new();
-    bytes.put_i16(VALUE);
+    bytes.put_i16(if is_compact { COMPACT_VALUE } else { VALUE });
     bytes.put_i64(value.producer.id);
     bytes.put_i16(value.producer.epoch);
     bytes.put_i32(value.timeout_ms);
     bytes.put_i8(value.state as i8);
     if value.state == TransactionState::Empty {
-        bytes.put_i32(-1);
+        put_count(&mut bytes, None, is_compact);
     } else {
         let mut topics: BTreeMap<&TopicName, Vec<i32>> = BTreeMap::new();
         for partition in &value.partitions {
             topics.entry(&partition.topic).or_default().push(partition.partition);
         }
-        bytes.put_i32(topics.len() as i32);
+        put_count(&mut bytes, Some(topics.len()), is_compact);
         for (topic, partitions) in topics {
-            put_string(&mut bytes, topic);
-            bytes.put_i32(partitions.len() as i32);
+            if is_compact {
+                put_count(&mut bytes, Some(topic.len()), true);
+                bytes.put_slice(topic.as_bytes());
+            } else {
+                put_string(&mut bytes, topic);
+            }
+            put_count(&mut bytes, Some(partitions.len()), is_compact);
             for partition in partitions {
                 bytes.put_i32(partition);
+            }
+            if is_compact {
+                put_varint(&mut bytes, 0);
             }
         }
     }
     bytes.put_i64(value.updated_ms);
     bytes.put_i64(value.started_ms);
+    if is_compact {
+        put_tagged_fields(&mut bytes, value);
+    }
     bytes.freeze()
+}
+
+/// Elements of an array, or bytes of a compact string.
+fn put_count(bytes: &mut BytesMut, count: Option<usize>, is_compact: bool) {
+    if is_compact {
+        put_varint(bytes, count.map_or(0, |count| count as u32 + 1));
+    } else {
+        bytes.put_i32(count.map_or(-1, |count| count as i32));
+    }
+}
+
+fn put_varint(bytes: &mut BytesMut, mut value: u32) {
+    while 0x80 <= value {
+        bytes.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.put_u8(value as u8);
+}
+
+/// As everywhere, what has its default is left out.
+fn put_tagged_fields(bytes: &mut BytesMut, value: &Transaction) {
+    let has_previous = 0 <= value.previous.epoch;
+    let version = value.is_version_2.then(|| VERSION_2.to_be_bytes().to_vec());
+    let fields = [
+        (PREVIOUS_ID, has_previous.then(|| value.previous.id.to_be_bytes().to_vec())),
+        (NEXT_ID, value.next_id.map(|id| id.to_be_bytes().to_vec())),
+        (CLIENT_VERSION, version),
+        (PREVIOUS_EPOCH, has_previous.then(|| value.previous.epoch.to_be_bytes().to_vec())),
+    ];
+    let present: Vec<(u32, Vec<u8>)> =
+        fields.into_iter().filter_map(|(tag, value)| value.map(|value| (tag, value))).collect();
+    put_varint(bytes, present.len() as u32);
+    for (tag, value) in present {
+        put_varint(bytes, tag);
+        put_varint(bytes, value.len() as u32);
+        bytes.put_slice(&value);
+    }
 }
 
 fn decode_value(bytes: &[u8]) -> Result<Transaction, RecordProblem> {
@@ -168,12 +242,41 @@ fn decode_value(bytes: &[u8]) -> Result<Transaction, RecordProblem> {
         for _ in 0..count(&mut reader, is_compact)? {
             partitions.insert(TopicPartition { topic: Arc::clone(&topic), partition: reader.i32()? });
         }
-        skip_tagged_fields(&mut reader, is_compact)?;
+        if is_compact {
+            tagged_fields(&mut reader)?;
+        }
     }
     let updated_ms = reader.i64()?;
     let started_ms = reader.i64()?;
-    skip_tagged_fields(&mut reader, is_compact)?;
-    Ok(Transaction { producer, previous: NO_PRODUCER, timeout_ms, state, partitions, updated_ms, started_ms })
+    let tagged = if is_compact { tagged_fields(&mut reader)? } else { Tagged::default() };
+    let is_version_2 = tagged.client_version.is_some_and(|version| VERSION_2 <= version);
+    let previous = match (tagged.previous_id, tagged.previous_epoch) {
+        (Some(id), Some(epoch)) => Producer { id, epoch },
+        (Some(id), None) if is_version_2 && state.is_decided() => replaced_in_kafka(id, producer),
+        _ => NO_PRODUCER,
+    };
+    let next_id = tagged.next_id.filter(|id| 0 <= *id);
+    Ok(Transaction {
+        producer,
+        previous,
+        next_id,
+        is_version_2,
+        timeout_ms,
+        state,
+        partitions,
+        updated_ms,
+        started_ms,
+    })
+}
+
+/// Whom an EndTxn has made the producer, by a record of Kafka, which does not tell the epoch.
+fn replaced_in_kafka(id: i64, producer: Producer) -> Producer {
+    match producer.epoch {
+        // No epoch was left but the last, which is nobody's.
+        0 if id != producer.id => Producer { id, epoch: i16::MAX - 1 },
+        epoch if 0 < epoch && id == producer.id => Producer { id, epoch: epoch - 1 },
+        _ => NO_PRODUCER,
+    }
 }
 
 /// Elements of an array; 0 if it is null.
@@ -184,15 +287,33 @@ fn count(reader: &mut Reader<'_>, is_compact: bool) -> Result<u32, RecordProblem
     Ok(u32::try_from(reader.i32()?).unwrap_or(0))
 }
 
-/// Fields that a later version added: this broker does not know them, and need not.
-fn skip_tagged_fields(reader: &mut Reader<'_>, is_compact: bool) -> Result<(), RecordProblem> {
-    let fields = if is_compact { reader.unsigned_varint()? } else { 0 };
-    for _ in 0..fields {
-        reader.unsigned_varint()?;
-        let length = reader.unsigned_varint()?;
-        reader.skip(length as usize)?;
+/// What the tagged fields say.
+#[derive(Default)]
+struct Tagged {
+    previous_id: Option<i64>,
+    next_id: Option<i64>,
+    client_version: Option<i16>,
+    previous_epoch: Option<i16>,
+}
+
+/// Fields that are not known here were added by a later version, and are skipped.
+fn tagged_fields(reader: &mut Reader<'_>) -> Result<Tagged, RecordProblem> {
+    let mut tagged = Tagged::default();
+    for _ in 0..reader.unsigned_varint()? {
+        let tag = reader.unsigned_varint()?;
+        let length = reader.unsigned_varint()? as usize;
+        match (tag, length) {
+            (PREVIOUS_ID, 8) => tagged.previous_id = Some(reader.i64()?),
+            (NEXT_ID, 8) => tagged.next_id = Some(reader.i64()?),
+            (CLIENT_VERSION, 2) => tagged.client_version = Some(reader.i16()?),
+            (PREVIOUS_EPOCH, 2) => tagged.previous_epoch = Some(reader.i16()?),
+            (PREVIOUS_ID | NEXT_ID | CLIENT_VERSION | PREVIOUS_EPOCH, _) => {
+                return Err(RecordProblem::Malformed("tagged field of a transactional id"));
+            }
+            _ => reader.skip(length)?,
+        }
     }
-    Ok(())
+    Ok(tagged)
 }
 
 #[cfg(test)]
@@ -204,6 +325,8 @@ mod tests {
         Transaction {
             producer: Producer { id: 7, epoch: 3 },
             previous: NO_PRODUCER,
+            next_id: None,
+            is_version_2: false,
             timeout_ms: 60_000,
             state: TransactionState::Ongoing,
             partitions: partitions.map(|(topic, number)| TopicPartition::new(topic, number)).into(),
@@ -260,17 +383,76 @@ mod tests {
         ]
         .concat();
         assert_eq!(decode_value(&bytes), Ok(ongoing()));
+        // Who was replaced is told by Kafka's fields where ours is missing.
+        let with_fields = |state: u8, epoch: u8, fields: &[u8]| {
+            let mut bytes = [&bytes[..bytes.len() - 5], fields].concat();
+            (bytes[11], bytes[16]) = (epoch, state);
+            decode_value(&bytes).unwrap()
+        };
+        let version_2: &[u8] = &[2, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 2, 2, 0, 2];
+        let found = with_fields(4, 3, version_2);
+        assert_eq!((found.previous, found.is_version_2), (Producer { id: 7, epoch: 2 }, true));
+        let found = with_fields(1, 3, version_2);
+        assert_eq!((found.previous, found.is_version_2), (NO_PRODUCER, true), "it may be open for long");
+        let other: &[u8] = &[3, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 1, 8, 0, 0, 0, 0, 0, 0, 0, 9, 2, 2, 0, 2];
+        let found = with_fields(4, 0, other);
+        assert_eq!((found.previous, found.next_id), (Producer { id: 5, epoch: i16::MAX - 1 }, Some(9)));
         let no_partitions = [&bytes[..17], &[0], &bytes[bytes.len() - 21..]].concat();
         assert!(decode_value(&no_partitions).unwrap().partitions.is_empty());
+    }
+
+    /// Everything that only the compact version can say.
+    fn of_version_2() -> Transaction {
+        let previous = Producer { id: 5, epoch: 2 };
+        Transaction { previous, next_id: Some(9), is_version_2: true, ..ongoing() }
+    }
+
+    #[test]
+    fn what_version_0_cannot_say_is_written_in_version_1() {
+        let value = encode_value(&of_version_2());
+        #[rustfmt::skip]
+        let golden: Vec<u8> = [
+            &[0u8, 1][..],
+            &[0, 0, 0, 0, 0, 0, 0, 7], &[0, 3], &[0, 0, 0xea, 0x60], &[1],
+            &[3],
+            &[2, b'a'], &[3], &[0, 0, 0, 0], &[0, 0, 0, 2], &[0],
+            &[2, b'b'], &[2], &[0, 0, 0, 1], &[0],
+            &[0, 0, 0, 0, 0, 0, 1, 2], &[0, 0, 0, 0, 0, 0, 1, 1],
+            &[4],
+            &[0, 8, 0, 0, 0, 0, 0, 0, 0, 5], &[1, 8, 0, 0, 0, 0, 0, 0, 0, 9], &[2, 2, 0, 2],
+            &[0x90, 0x4e, 2, 0, 2],
+        ]
+        .concat();
+        assert_eq!(value[..], golden);
+        let only = |previous, next_id, is_version_2| {
+            [
+                Transaction { previous, ..ongoing() },
+                Transaction { next_id, ..ongoing() },
+                Transaction { is_version_2, ..ongoing() },
+            ]
+        };
+        let empty =
+            Transaction { state: TransactionState::Empty, partitions: BTreeSet::new(), ..of_version_2() };
+        let Transaction { previous, next_id, is_version_2, .. } = empty;
+        for value in only(previous, next_id, is_version_2).into_iter().chain([empty, of_version_2()]) {
+            assert_eq!(encode_value(&value)[..2], [0, 1]);
+            assert_eq!(decode_value(&encode_value(&value)), Ok(value));
+        }
     }
 
     #[test]
     fn damaged_records_are_refused() {
         let (key, value) = TransactionRecord { id: "tx".into(), value: Some(ongoing()) }.encode();
         let value = value.unwrap();
-        for length in 0..value.len() {
-            assert!(decode_value(&value[..length]).is_err(), "{length}");
+        let compact = encode_value(&of_version_2());
+        for whole in [&value, &compact] {
+            for length in 0..whole.len() {
+                assert!(decode_value(&whole[..length]).is_err(), "{length}");
+            }
         }
+        let mut short = compact.to_vec();
+        short[compact.len() - 5 - 3] = 1;
+        assert!(decode_value(&short).is_err(), "a client version of one byte");
         for length in 0..key.len() {
             assert!(TransactionRecord::decode(Some(&key[..length]), None).is_err(), "{length}");
         }

@@ -15,16 +15,15 @@ pub(crate) enum Request {
     Add {
         producer: Producer,
         partitions: Vec<TopicPartition>,
+        /// A partition's leader adds, for a client of version 2.
+        is_version_2: bool,
     },
     /// Whether the partitions are in the producer's open transaction (KIP-890).
     Verify {
         producer: Producer,
         partitions: Vec<TopicPartition>,
     },
-    End {
-        producer: Producer,
-        commits: bool,
-    },
+    End(EndRequest),
     Describe,
 }
 
@@ -37,6 +36,17 @@ pub(crate) struct InitRequest {
     pub(crate) fresh_producer_id: Option<i64>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EndRequest {
+    pub(crate) producer: Producer,
+    pub(crate) commits: bool,
+    /// The producer takes another epoch for its next transaction (KIP-890).
+    pub(crate) is_version_2: bool,
+    /// As for [`InitRequest`].
+    pub(crate) fresh_producer_id: Option<i64>,
+}
+
+/// Who the producer is from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Initialized {
     Producer(Producer),
@@ -47,8 +57,9 @@ pub(crate) enum Initialized {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Init(Result<Initialized, Rejection>),
-    /// To adding partitions and to ending.
+    /// To adding partitions.
     Done(Result<(), Rejection>),
+    End(Result<Initialized, Rejection>),
     /// An outcome for each partition, in the order asked.
     Verify(Result<Vec<Option<Rejection>>, Rejection>),
     Describe(Result<Transaction, Rejection>),

@@ -13,8 +13,11 @@ use zurau_common::rejection::Rejection;
 use zurau_common::rule::{Rule, holds};
 
 use super::records::{NO_PRODUCER, Transaction, TransactionRecord, TransactionState, TransactionalId};
-use super::request::{Answer, InitRequest, Initialized, ListFilter, Listing, Request};
-use super::rules::{abort_with_higher_epoch, after_end, initialize, may_expire, with_partitions};
+use super::request::{Answer, EndRequest, InitRequest, Initialized, ListFilter, Listing, Request};
+use super::rules::{
+    Ending, abort_with_higher_epoch, after_end, after_retry, initialize, is_retry, may_expire,
+    with_partitions,
+};
 use crate::coordinator::{Now, Producer, RecordProblem, Replay, ReplyId, Timers, WriteId, WriteOutcome};
 
 /// What an operator sets, in milliseconds.
@@ -39,6 +42,8 @@ pub(crate) struct MarkingId(pub(crate) u64);
 pub(crate) struct Marking {
     pub(crate) producer: Producer,
     pub(crate) commits: bool,
+    /// The producer's epoch is above the one of the transaction, so the markers end nothing of this epoch (KIP-890).
+    pub(crate) ends_lower_epochs: bool,
     pub(crate) partitions: BTreeSet<TopicPartition>,
 }
 
@@ -276,22 +281,28 @@ impl Shard {
                     self.answer(reply, Answer::Init(Err(rejection)));
                 }
             }
-            Request::Add { producer, partitions } => match self.add(now, id, producer, &partitions) {
-                Ok(Some(transaction)) => self.write(id, Some(transaction), Then::Add(reply)),
-                Ok(None) => self.answer(reply, Answer::Done(Ok(()))),
-                Err(rejection) => self.answer(reply, Answer::Done(Err(rejection))),
-            },
+            Request::Add { producer, partitions, is_version_2 } => {
+                match self.add(now, id, producer, (&partitions, is_version_2)) {
+                    Ok(Some(transaction)) => self.write(id, Some(transaction), Then::Add(reply)),
+                    Ok(None) => self.answer(reply, Answer::Done(Ok(()))),
+                    Err(rejection) => self.answer(reply, Answer::Done(Err(rejection))),
+                }
+            }
             Request::Verify { producer, partitions } => {
                 let verified = self.verify(id, producer, &partitions);
                 self.answer(reply, Answer::Verify(verified));
             }
-            Request::End { producer, commits } => match self.end(now, id, producer, commits) {
-                Ok(Some(transaction)) => {
-                    self.write(id, Some(transaction), Then::End(Waiter::Ending(reply)));
-                }
-                Ok(None) => self.answer(reply, Answer::Done(Ok(()))),
-                Err(rejection) => self.answer(reply, Answer::Done(Err(rejection))),
-            },
+            Request::End(request) => {
+                let answer = match self.end(now, id, &request) {
+                    Ok(Ending::Decided(transaction)) => {
+                        return self.write(id, Some(transaction), Then::End(Waiter::Ending(reply)));
+                    }
+                    Ok(Ending::Complete(producer)) => Ok(Initialized::Producer(producer)),
+                    Ok(Ending::NeedsProducerId) => Ok(Initialized::NeedsProducerId),
+                    Err(rejection) => Err(rejection),
+                };
+                self.answer(reply, Answer::End(answer));
+            }
             Request::Describe => {
                 let known = self.entries.get(id).filter(|entry| 0 <= entry.transaction.producer.epoch);
                 let found = known.map(|entry| entry.transaction.clone());
@@ -318,6 +329,8 @@ impl Shard {
             let blank = Transaction {
                 producer: Producer { id: producer_id, epoch: -1 },
                 previous: NO_PRODUCER,
+                next_id: None,
+                is_version_2: false,
                 timeout_ms: request.timeout_ms,
                 state: TransactionState::Empty,
                 partitions: BTreeSet::new(),
@@ -360,11 +373,13 @@ impl Shard {
     /// The entry, if the producer is its current one (T6).
     fn owned(&self, id: &TransactionalId, producer: Producer) -> Result<&Entry, Rejection> {
         let entry = self.entries.get(id).ok_or(Rejection::InvalidProducerIdMapping)?;
-        let current = entry.transaction.producer;
+        let current = entry.transaction.holder();
         if current.id != producer.id {
             return Err(Rejection::InvalidProducerIdMapping);
         }
-        if current.epoch != producer.epoch && holds(Rule::TransactionOfItsProducer) {
+        // The last epoch is nobody's.
+        let is_current = current.epoch == producer.epoch && producer.epoch != i16::MAX;
+        if !is_current && holds(Rule::TransactionOfItsProducer) {
             return Err(Rejection::ProducerFenced);
         }
         Ok(entry)
@@ -376,14 +391,14 @@ impl Shard {
         now: Now,
         id: &TransactionalId,
         producer: Producer,
-        partitions: &[TopicPartition],
+        added: (&[TopicPartition], bool),
     ) -> Result<Option<Transaction>, Rejection> {
         let entry = self.owned(id, producer)?;
         let is_closed = is_prepared(entry.transaction.state) && holds(Rule::DecidedIsClosed);
         if entry.is_writing || is_closed {
             return Err(Rejection::ConcurrentTransactions);
         }
-        Ok(with_partitions(&entry.transaction, partitions, now.wall_ms))
+        Ok(with_partitions(&entry.transaction, added, now.wall_ms))
     }
 
     /// A write under way is not looked at: the leader checks again when it appends.
@@ -403,19 +418,16 @@ impl Shard {
         Ok(partitions.iter().map(outcome).collect())
     }
 
-    /// The decided transaction; `None` if it is decided and complete in that way already.
-    fn end(
-        &self,
-        now: Now,
-        id: &TransactionalId,
-        producer: Producer,
-        commits: bool,
-    ) -> Result<Option<Transaction>, Rejection> {
-        let entry = self.owned(id, producer)?;
+    fn end(&self, now: Now, id: &TransactionalId, request: &EndRequest) -> Result<Ending, Rejection> {
+        let retried = self.entries.get(id).filter(|entry| is_retry(&entry.transaction, request));
+        let entry = retried.map_or_else(|| self.owned(id, request.producer), Ok)?;
         if entry.is_writing {
             return Err(Rejection::ConcurrentTransactions);
         }
-        after_end(&entry.transaction, commits, now.wall_ms)
+        if retried.is_some() {
+            return after_retry(&entry.transaction, request.commits);
+        }
+        after_end(&entry.transaction, request, now.wall_ms)
     }
 
     fn list(&self, now: Now, filter: &ListFilter) -> Vec<Listing> {
@@ -463,7 +475,11 @@ impl Shard {
                 let initialized = outcome.map(|()| Initialized::Producer(producer));
                 self.answer(reply, Answer::Init(initialized));
             }
-            Then::Add(reply) | Then::End(Waiter::Ending(reply)) => self.answer(reply, Answer::Done(outcome)),
+            Then::Add(reply) => self.answer(reply, Answer::Done(outcome)),
+            Then::End(Waiter::Ending(reply)) => {
+                let producer = record.value.as_ref().map_or(NO_PRODUCER, Transaction::holder);
+                self.answer(reply, Answer::End(outcome.map(|()| Initialized::Producer(producer))));
+            }
             Then::End(Waiter::Initializing(reply)) => {
                 let rejection = outcome.err().unwrap_or(Rejection::ConcurrentTransactions);
                 self.answer(reply, Answer::Init(Err(rejection)));
@@ -483,6 +499,7 @@ impl Shard {
         let order = Marking {
             producer: entry.transaction.producer,
             commits: entry.transaction.state == TransactionState::PrepareCommit,
+            ends_lower_epochs: entry.transaction.is_version_2 && holds(Rule::EpochOfEachTransaction),
             partitions: entry.unmarked.clone(),
         };
         self.markings.insert(marking, Arc::clone(id));
@@ -508,7 +525,9 @@ impl Shard {
             other => panic!("only a prepared transaction can be complete, not one that is {}", other.name()),
         };
         let partitions = BTreeSet::new();
-        let complete = Transaction { state, partitions, updated_ms: now.wall_ms, ..prepared.clone() };
+        let (producer, updated_ms) = (prepared.holder(), now.wall_ms);
+        let complete =
+            Transaction { producer, next_id: None, state, partitions, updated_ms, ..prepared.clone() };
         self.write(id, Some(complete), Then::Complete);
     }
 

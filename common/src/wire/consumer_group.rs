@@ -1,8 +1,6 @@
 //! ConsumerGroupHeartbeat (68), versions 0 and 1. The wire crate carries version 0; version 1 adds the subscription by
 //! a regular expression, between the subscribed topics and the assignor, and leaves the answer as it is (KIP-848).
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context as _, Result, bail, ensure};
 use kafka_protocol::messages::consumer_group_heartbeat_request::TopicPartitions;
 use kafka_protocol::messages::{
@@ -13,6 +11,8 @@ use kafka_protocol::protocol::buf::{ByteBuf, ByteBufMut};
 use kafka_protocol::protocol::{
     Decodable, Encodable, HeaderVersion, Message, Request, StrBytes, VersionRange,
 };
+
+use super::control::TaggedFields;
 
 /// The last version.
 pub const HEARTBEAT_VERSION_MAX: i16 = 1;
@@ -54,13 +54,7 @@ impl ConsumerGroupHeartbeatRequest {
         for owned in fields.topic_partitions.iter().flatten() {
             owned.encode(buf, SHARED)?;
         }
-        put_varint(buf, u32::try_from(fields.unknown_tagged_fields.len())?);
-        for (tag, value) in &fields.unknown_tagged_fields {
-            put_varint(buf, u32::try_from(*tag)?);
-            put_varint(buf, u32::try_from(value.len())?);
-            buf.put_slice(value);
-        }
-        Ok(())
+        put_tagged_fields(buf, &fields.unknown_tagged_fields)
     }
 
     fn decode_v1<B: ByteBuf>(buf: &mut B) -> Result<Self> {
@@ -74,12 +68,7 @@ impl ConsumerGroupHeartbeatRequest {
         let subscribed_topic_regex = nullable_string(buf)?;
         let server_assignor = nullable_string(buf)?;
         let owned = nullable_list(buf, |buf| TopicPartitions::decode(buf, SHARED))?;
-        let mut unknown_tagged_fields = BTreeMap::new();
-        for _ in 0..varint(buf)? {
-            let tag = i32::try_from(varint(buf)?)?;
-            let size = usize::try_from(varint(buf)?)?;
-            unknown_tagged_fields.insert(tag, buf.try_get_bytes(size)?);
-        }
+        let unknown_tagged_fields = tagged_fields(buf)?;
         let fields = RequestV0::default()
             .with_group_id(group_id)
             .with_member_id(member_id)
@@ -93,6 +82,27 @@ impl ConsumerGroupHeartbeatRequest {
             .with_unknown_tagged_fields(unknown_tagged_fields);
         Ok(Self { fields, subscribed_topic_regex })
     }
+}
+
+/// The tagged fields that end a message of a flexible version.
+pub(super) fn put_tagged_fields<B: ByteBufMut>(buf: &mut B, fields: &TaggedFields) -> Result<()> {
+    put_varint(buf, u32::try_from(fields.len())?);
+    for (tag, value) in fields {
+        put_varint(buf, u32::try_from(*tag)?);
+        put_varint(buf, u32::try_from(value.len())?);
+        buf.put_slice(value);
+    }
+    Ok(())
+}
+
+pub(super) fn tagged_fields<B: ByteBuf>(buf: &mut B) -> Result<TaggedFields> {
+    let mut fields = TaggedFields::new();
+    for _ in 0..varint(buf)? {
+        let tag = i32::try_from(varint(buf)?)?;
+        let size = usize::try_from(varint(buf)?)?;
+        fields.insert(tag, buf.try_get_bytes(size)?);
+    }
+    Ok(fields)
 }
 
 fn put_varint<B: ByteBufMut>(buf: &mut B, mut value: u32) {

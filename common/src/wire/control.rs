@@ -40,9 +40,12 @@ pub const TAG_HIGHEST_KNOWN_EPOCH: i32 = 10_003;
 /// `i64`, ListOffsets answer to replica id −2, partition: the high watermark of this very replica.
 pub const TAG_HIGH_WATERMARK: i32 = 10_004;
 
-/// `i32`, AddPartitionsToTxn answer to a broker that verifies, transaction: the leader epoch in which the coordinator
+/// `i32`, AddPartitionsToTxn answer to a broker that verifies or adds, transaction: the leader epoch in which the coordinator
 /// answers.
 pub const TAG_COORDINATOR_EPOCH: i32 = 10_005;
+
+/// Empty, WriteTxnMarkers marker: it is of version 2, and ends transactions of lower epochs than its own only (KIP-890).
+pub const TAG_ENDS_LOWER_EPOCHS: i32 = 10_006;
 
 /// `type` of LeaderAndIsr (KIP-291): names only what changed.
 pub const TYPE_INCREMENTAL: i8 = 1;

@@ -10,10 +10,12 @@ use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{ApiKey, RequestHeader};
-use kafka_protocol::protocol::{Decodable, Encodable, Request, StrBytes};
+use kafka_protocol::protocol::{Decodable, Encodable, Message as _, Request, StrBytes};
 use thiserror::Error;
 
+use super::consumer_group::ConsumerGroupHeartbeatRequest;
 use super::guard::{Guard, STRUCTURE_BYTES_MAX};
+use super::transactions::{EndTxnRequest, coded_as};
 
 /// Bytes of the length in front of a frame.
 pub const LENGTH_PREFIX: usize = 4;
@@ -110,10 +112,14 @@ pub fn parse_request(mut frame: Bytes) -> Result<RequestFrame, FrameError> {
     }
 }
 
-/// Whether the wire crate can decode this version of the API.
+/// Whether this version of the API can be decoded, by the wire crate or here.
 pub fn is_known_version(api: ApiKey, version: i16) -> bool {
-    let versions = api.valid_versions();
-    (versions.min..=versions.max).contains(&version)
+    let versions = match api {
+        ApiKey::ConsumerGroupHeartbeat => ConsumerGroupHeartbeatRequest::VERSIONS,
+        ApiKey::EndTxn => EndTxnRequest::VERSIONS,
+        _ => api.valid_versions(),
+    };
+    (versions.min..=versions.max).contains(&coded_as(api as i16, version))
 }
 
 /// Decodes the body of a request, which must end where the frame ends. Metadata may have more, as with Kafka: librdkafka
@@ -158,7 +164,7 @@ fn decode_front<T: Decodable>(body: Bytes, api: ApiVersion) -> Result<(T, usize)
 }
 
 fn decode_from<T: Decodable>(guard: &mut Guard, api: ApiVersion) -> Result<(T, usize), FrameError> {
-    let message = T::decode(guard, api.api_version)
+    let message = T::decode(guard, coded_as(api.api_key, api.api_version))
         .map_err(|reason| FrameError::MalformedBody { api, reason: reason.to_string().trim().to_owned() })?;
     Ok((message, guard.unread()))
 }
@@ -267,11 +273,12 @@ fn encode_frame(
     put_header: impl FnOnce(&mut BytesMut) -> anyhow::Result<()>,
 ) -> Result<Bytes, FrameError> {
     let unencodable = |reason: anyhow::Error| FrameError::Unencodable { api, reason: reason.to_string() };
-    let size = body.compute_size(api.api_version).map_err(unencodable)?;
+    let version = coded_as(api.api_key, api.api_version);
+    let size = body.compute_size(version).map_err(unencodable)?;
     let mut frame = BytesMut::with_capacity(LENGTH_PREFIX + RESPONSE_HEADER_MAX + size);
     frame.put_i32(0);
     put_header(&mut frame).map_err(unencodable)?;
-    body.encode(&mut frame, api.api_version).map_err(unencodable)?;
+    body.encode(&mut frame, version).map_err(unencodable)?;
     let length = i32::try_from(frame.len() - LENGTH_PREFIX).map_err(|_| FrameError::Unencodable {
         api,
         reason: format!("it has {} bytes, more than a frame can hold", frame.len()),

@@ -61,6 +61,10 @@ pub enum Znode {
     BrokerConfig(String),
     /// `/config/groups/[group]`, with the group's id as [`group_in_path`] writes it.
     GroupConfig(Arc<str>),
+    /// `/feature`: levels of features of the whole cluster, in Kafka's layout; an operator's, absent by default.
+    Feature,
+    /// `/feature/error`: why it was rejected.
+    FeatureError,
 }
 
 /// Every persistent parent, parents before children: the controller creates them at start, so that an admin can
@@ -130,6 +134,8 @@ impl Znode {
             Self::TopicConfig(topic) => format!("/config/topics/{topic}"),
             Self::BrokerConfig(name) => format!("/config/brokers/{name}"),
             Self::GroupConfig(group) => format!("{GROUP_CONFIGS}/{}", group_in_path(group)),
+            Self::Feature => "/feature".to_owned(),
+            Self::FeatureError => "/feature/error".to_owned(),
         }
     }
 
@@ -173,6 +179,8 @@ impl Znode {
             ["config", "topics", topic] => Self::TopicConfig(topic_name(topic)?),
             ["config", "brokers", name] => Self::BrokerConfig((*name).to_owned()),
             ["config", "groups", name] => Self::GroupConfig(group_from_path(name)?),
+            ["feature"] => Self::Feature,
+            ["feature", "error"] => Self::FeatureError,
             _ => return None,
         })
     }
@@ -276,6 +284,8 @@ mod tests {
             (Znode::GroupConfig("a:b@c.d".into()), "/config/groups/a:b@c.d"),
             (Znode::GroupConfig("a/b 100%é".into()), "/config/groups/a%2Fb%20100%25%C3%A9"),
             (Znode::GroupConfig("..".into()), "/config/groups/%2E."),
+            (Znode::Feature, "/feature"),
+            (Znode::FeatureError, "/feature/error"),
         ];
         for (znode, path) in rows {
             assert_eq!(znode.path(), path);

@@ -27,6 +27,7 @@ mod throttle;
 mod topics;
 mod traffic;
 mod transactions;
+mod transactions_2;
 mod tree;
 mod verbs;
 mod zookeeper_outage;

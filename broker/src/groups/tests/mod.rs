@@ -179,7 +179,7 @@ impl World {
                     let producer_id = transaction.map(|transaction| transaction.producer.id);
                     self.pending.push_back(Appended::Write(write, records, producer_id));
                 }
-                Effect::WriteMarker(write, producer, marker) => {
+                Effect::WriteMarker(write, producer, (marker, _)) => {
                     self.pending.push_back(Appended::Marker(write, producer.id, marker.commit));
                 }
                 Effect::Moved { .. } | Effect::Rebalances { .. } => {}
@@ -215,7 +215,8 @@ impl World {
         self.last_reply += 1;
         let reply = ReplyId(self.last_reply);
         let producer = Producer { id: producer_id, epoch: 0 };
-        self.run(Event::EndTransaction { reply, producer, marker: Marker { commit, coordinator_epoch: 0 } });
+        let marker = Marker { commit, coordinator_epoch: 0 };
+        self.run(Event::EndTransaction { reply, producer, marker, verification: Verification::NotAsked });
         reply
     }
 

@@ -4,6 +4,8 @@ mod histories;
 
 mod shards;
 
+mod version_2;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use zurau_common::id::TopicPartition;
 use zurau_common::rejection::Rejection;
 
 use super::records::{TransactionRecord, TransactionState};
-use super::request::{Answer, InitRequest, Initialized, Request};
+use super::request::{Answer, EndRequest, InitRequest, Initialized, Request};
 use super::shard::{Effect, Event, Marking, MarkingId, Shard, TransactionSettings};
 use crate::coordinator::{Now, Producer, Replay, ReplyId, WriteId, WriteOutcome};
 
@@ -45,11 +47,21 @@ fn partition(number: i32) -> TopicPartition {
 }
 
 fn add(producer: Producer, numbers: &[i32]) -> Request {
-    Request::Add { producer, partitions: numbers.iter().copied().map(partition).collect() }
+    let partitions = numbers.iter().copied().map(partition).collect();
+    Request::Add { producer, partitions, is_version_2: false }
 }
 
 fn end(producer: Producer, commits: bool) -> Request {
-    Request::End { producer, commits }
+    Request::End(EndRequest { producer, commits, is_version_2: false, fresh_producer_id: None })
+}
+
+/// What an answer to adding or ending says.
+fn outcome(answer: Option<Answer>) -> Result<(), Rejection> {
+    match answer {
+        Some(Answer::Done(outcome)) => outcome,
+        Some(Answer::End(outcome)) => outcome.map(|_| ()),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn init(expected: Option<Producer>) -> Request {
@@ -123,14 +135,19 @@ impl World {
         self.last_reply += 1;
         let reply = ReplyId(self.last_reply);
         self.step(Event::Ask { reply, id: id.into(), request: request.clone() });
-        if self.answers.get(&reply) == Some(&Answer::Init(Ok(Initialized::NeedsProducerId)))
-            && let Request::Init(init) = request
-        {
-            self.last_producer_id += 1;
-            let fresh_producer_id = Some(self.last_producer_id);
-            return self.send(id, Request::Init(InitRequest { fresh_producer_id, ..init }));
+        let needs_id = Ok(Initialized::NeedsProducerId);
+        let answer = self.answers.get(&reply);
+        if answer != Some(&Answer::Init(needs_id)) && answer != Some(&Answer::End(needs_id)) {
+            return reply;
         }
-        reply
+        self.answers.remove(&reply);
+        self.last_producer_id += 1;
+        let fresh_producer_id = Some(self.last_producer_id);
+        match request {
+            Request::Init(init) => self.send(id, Request::Init(InitRequest { fresh_producer_id, ..init })),
+            Request::End(end) => self.send(id, Request::End(EndRequest { fresh_producer_id, ..end })),
+            other => panic!("{other:?} needs no producer id"),
+        }
     }
 
     /// The oldest write is decided.
@@ -165,10 +182,7 @@ impl World {
     }
 
     fn done(&mut self, request: Request) -> Result<(), Rejection> {
-        match self.ask("t", request) {
-            Answer::Done(outcome) => outcome,
-            other => panic!("{other:?}"),
-        }
+        outcome(Some(self.ask("t", request)))
     }
 
     fn init(&mut self, expected: Option<Producer>) -> Result<Producer, Rejection> {

@@ -68,7 +68,7 @@ fn t6_only_the_current_producer_is_served() {
         assert_eq!(world.done(request(newer, &[1])), FENCED);
     }
     let unknown = world.ask("nobody", end(producer, true));
-    assert_eq!(unknown, Answer::Done(Err(Rejection::InvalidProducerIdMapping)));
+    assert_eq!(outcome(Some(unknown)), Err(Rejection::InvalidProducerIdMapping));
     let mut empty = World::new();
     let first = empty.init(None).unwrap();
     assert_eq!(empty.done(end(first, true)), Err(Rejection::InvalidTxnState));
@@ -179,7 +179,7 @@ fn txn_12_a_refused_write_leaves_everything_as_it_was() {
         let reply = world.send("t", request);
         assert_eq!(world.done_without_writes(end(producer, true)), CONCURRENT);
         world.report(refused);
-        assert_eq!(world.answers.remove(&reply), Some(Answer::Done(Err(not_now))));
+        assert_eq!(outcome(world.answers.remove(&reply)), Err(not_now));
         assert_eq!((world.state(), world.markings.len()), (Some(TransactionState::Ongoing), 0));
     }
     let reply = world.send("t", init(None));
@@ -211,7 +211,7 @@ fn a_write_that_is_committed_below_the_minimum_counts_though_the_client_asks_aga
     let reply = world.send("t", end(producer, true));
     world.report(WriteOutcome::CommittedBelowMinimum);
     let not_now = Rejection::CoordinatorNotAvailable;
-    assert_eq!(world.answers.remove(&reply), Some(Answer::Done(Err(not_now))));
+    assert_eq!(outcome(world.answers.remove(&reply)), Err(not_now));
     assert_eq!(world.markings.len(), 1);
     assert_eq!(world.done(end(producer, false)), Err(Rejection::InvalidTxnState));
     world.write_markers();
@@ -305,7 +305,7 @@ fn whoever_waits_when_the_leadership_ends_is_told_so() {
     let initializing = world.send("u", init(None));
     world.fail_over();
     let gone = Rejection::NotCoordinator;
-    assert_eq!(world.answers.remove(&ending), Some(Answer::Done(Err(gone))));
+    assert_eq!(outcome(world.answers.remove(&ending)), Err(gone));
     assert_eq!(world.answers.remove(&initializing), Some(Answer::Init(Err(gone))));
     assert_eq!(world.state(), Some(TransactionState::Ongoing));
 }
@@ -330,10 +330,7 @@ impl World {
     /// Asks while a write is under way, and leaves that alone.
     fn done_without_writes(&mut self, request: Request) -> Result<(), Rejection> {
         let reply = self.send("t", request);
-        match self.answers.remove(&reply) {
-            Some(Answer::Done(outcome)) => outcome,
-            other => panic!("{other:?}"),
-        }
+        outcome(self.answers.remove(&reply))
     }
 
     fn ask_list(&mut self, filter: ListFilter) -> Vec<String> {
