@@ -13,6 +13,7 @@ mod recording;
 mod same_leader;
 mod streams;
 mod transactions;
+mod transactions_2;
 mod truncation;
 mod wire;
 mod world;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use zurau_common::id::{TopicId, TopicPartition};
 use zurau_common::rejection::Rejection;
-use zurau_common::wire::control::{TAG_COORDINATOR_EPOCH, TYPE_FULL, put_i32, to_wire_topic};
+use zurau_common::wire::control::{TAG_COORDINATOR_EPOCH, TYPE_FULL, TaggedFields, put_i32, to_wire_topic};
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
 use zurau_common::wire::peer::Peer;
 use zurau_common::wire::server::{
@@ -49,22 +49,25 @@ pub(super) const OFFSETS: &str = "__consumer_offsets";
 const VERIFICATION: &str = "transaction.partition.verification.enable";
 
 /// Answers AddPartitionsToTxn with one code after the other, then with 0; each answer takes a permit.
-struct Coordinator {
-    codes: Mutex<VecDeque<i16>>,
+pub(super) struct Coordinator {
+    pub(super) codes: Mutex<VecDeque<i16>>,
     /// In which it says that it answers.
-    epoch: AtomicI32,
-    asked: Semaphore,
-    permits: Semaphore,
+    pub(super) epoch: AtomicI32,
+    pub(super) asked: Semaphore,
+    pub(super) permits: Semaphore,
+    /// How many of the questions were to add.
+    pub(super) added: AtomicUsize,
 }
 
 impl Coordinator {
-    async fn start(codes: &[Rejection], permits: usize) -> (Arc<Self>, Server) {
+    pub(super) async fn start(codes: &[Rejection], permits: usize) -> (Arc<Self>, Server) {
         let codes = codes.iter().map(|rejection| rejection.code()).collect();
         let coordinator = Arc::new(Self {
             codes: Mutex::new(codes),
             epoch: AtomicI32::new(0),
             asked: Semaphore::new(0),
             permits: Semaphore::new(permits),
+            added: AtomicUsize::new(0),
         });
         let name = ListenerName("PLAINTEXT".into());
         let listener = ListenerAddress { name, host: "127.0.0.1".to_owned(), port: 0 };
@@ -82,7 +85,9 @@ impl RequestHandler for Coordinator {
             self.permits.acquire().await.unwrap().forget();
             let code = self.codes.lock().pop_front().unwrap_or(0);
             let results = request.transactions.iter().map(|transaction| {
-                assert!(transaction.verify_only);
+                if !transaction.verify_only {
+                    self.added.fetch_add(1, Ordering::AcqRel);
+                }
                 let topics = transaction.topics.iter().map(|topic| {
                     let partitions = topic.partitions.iter().map(|number| {
                         AddPartitionsToTxnPartitionResult::default()
@@ -131,7 +136,7 @@ pub(super) fn publish(world: &World, coordinator_port: u16) {
     }
 }
 
-fn set_verification(world: &World, is_on: bool) {
+pub(super) fn set_verification(world: &World, is_on: bool) {
     let entries = BTreeMap::from([(VERIFICATION.to_owned(), is_on.to_string())]);
     let znode = Znode::BrokerConfig(DEFAULT_ENTITY.to_owned());
     for number in 1..=3 {
@@ -140,7 +145,7 @@ fn set_verification(world: &World, is_on: bool) {
     }
 }
 
-async fn world_of(hosted: &str, coordinator: &Server) -> World {
+pub(super) async fn world_of(hosted: &str, coordinator: &Server) -> World {
     let mut world = World::start().await;
     world.hosted = TopicPartition::new(hosted, 0);
     publish(&world, coordinator.local_addresses()[0].1.port());
@@ -155,11 +160,21 @@ fn transactional(producer: (i64, i16, i32)) -> ProduceRequest {
     produce("t", -1, records).with_transactional_id(Some(TransactionalId(StrBytes::from_static_str("x"))))
 }
 
-async fn produced(peer: &Peer, version: i16, producer: (i64, i16, i32)) -> i16 {
+pub(super) async fn produced(peer: &Peer, version: i16, producer: (i64, i16, i32)) -> i16 {
     produce_code(&peer.call(version, &transactional(producer)).await.unwrap())
 }
 
 async fn end(peer: &Peer, topic: &str, commits: bool, producer: (i64, i16), coordinator_epoch: i32) -> i16 {
+    end_with(peer, topic, commits, producer, (coordinator_epoch, TaggedFields::new())).await
+}
+
+pub(super) async fn end_with(
+    peer: &Peer,
+    topic: &str,
+    commits: bool,
+    producer: (i64, i16),
+    (coordinator_epoch, tags): (i32, TaggedFields),
+) -> i16 {
     let topic =
         WritableTxnMarkerTopic::default().with_name(to_wire_topic(topic)).with_partition_indexes(vec![0]);
     let marker = WritableTxnMarker::default()
@@ -167,6 +182,7 @@ async fn end(peer: &Peer, topic: &str, commits: bool, producer: (i64, i16), coor
         .with_producer_epoch(producer.1)
         .with_transaction_result(commits)
         .with_coordinator_epoch(coordinator_epoch)
+        .with_unknown_tagged_fields(tags)
         .with_topics(vec![topic]);
     let request = WriteTxnMarkersRequest::default().with_markers(vec![marker]);
     let response = peer.call(1, &request).await.unwrap();
@@ -174,7 +190,7 @@ async fn end(peer: &Peer, topic: &str, commits: bool, producer: (i64, i16), coor
 }
 
 /// The latest offset of t-0 for readers of committed records.
-async fn stable_end(peer: &Peer) -> i64 {
+pub(super) async fn stable_end(peer: &Peer) -> i64 {
     let partition = ListOffsetsPartition::default().with_timestamp(-1).with_current_leader_epoch(-1);
     let topic = ListOffsetsTopic::default().with_name(to_wire_topic("t")).with_partitions(vec![partition]);
     let request = ListOffsetsRequest::default()
@@ -324,7 +340,7 @@ async fn a_coordinator_that_was_replaced_verifies_nothing() {
     assert_eq!(produced(&leader, 11, (8, 0, 0)).await, 0, "nobody has ended anything of this one");
 }
 
-fn txn_offset_commit(producer: (i64, i16), offset: i64) -> TxnOffsetCommitRequest {
+pub(super) fn txn_offset_commit(producer: (i64, i16), offset: i64) -> TxnOffsetCommitRequest {
     let partition = TxnOffsetCommitRequestPartition::default()
         .with_committed_offset(offset)
         .with_committed_metadata(Some("m".into()));
@@ -339,7 +355,7 @@ fn txn_offset_commit(producer: (i64, i16), offset: i64) -> TxnOffsetCommitReques
 }
 
 /// Asks until the coordinator is there and loaded.
-async fn settled(what: &str, mut ask: impl AsyncFnMut() -> i16) -> i16 {
+pub(super) async fn settled(what: &str, mut ask: impl AsyncFnMut() -> i16) -> i16 {
     let mut code = 0;
     eventually(what, async || {
         code = ask().await;
