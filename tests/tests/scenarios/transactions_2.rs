@@ -144,7 +144,7 @@ impl Producer {
 
     fn call<R: Request>(&mut self, address: &str, version: Version, request: &R) -> Result<R::Response> {
         let mut body = self.body(address, version, request)?;
-        Ok(R::Response::decode(&mut body, version.1)?)
+        R::Response::decode(&mut body, version.1)
     }
 
     fn body<R: Request>(&mut self, address: &str, version: Version, request: &R) -> Result<Bytes> {
