@@ -26,6 +26,8 @@ partitions = int(partitions)
 random.seed(f"{seed} {name}")
 history = open(path, "a", buffering=1)
 stopping = False
+# A member's next poll does not go on where its last one ended, nor does a new process where another was.
+is_elsewhere = True
 
 COMMON = {
     "bootstrap.servers": bootstrap,
@@ -159,7 +161,16 @@ def read():
 
 
 def moved(_consumer, _partitions):
-    done(time.time_ns(), "ok", [{"seek": True}])
+    global is_elsewhere
+    is_elsewhere = True
+
+
+def polled(found):
+    """The steps of a poll, in which the member may have moved before any record came."""
+    global is_elsewhere
+    steps = [{"seek": True}] if is_elsewhere else []
+    is_elsewhere = False
+    return [*steps, {"poll": found}]
 
 
 def group():
@@ -169,7 +180,7 @@ def group():
         start = time.time_ns()
         if found := records_of(member.consume(num_messages=200, timeout=0.1)):
             gets_on()
-            done(start, "ok", [{"poll": found}])
+            done(start, "ok", polled(found))
             try:
                 member.commit(asynchronous=False)
             except KafkaException as error:
@@ -218,7 +229,7 @@ class Transformer:
         if not messages:
             return
         gets_on()
-        steps = [{"poll": records_of(messages)}]
+        steps = polled(records_of(messages))
         outcome = "info"
         try:
             outcome = self.transact(messages, steps)
