@@ -1,6 +1,7 @@
 //! The APIs that this broker serves: one table, one file per API. ApiVersions is derived from the table, so it cannot
-//! promise what is not served. Versions are those that the wire crate carries up to Kafka 3.9's, without the ones that
-//! only carry the record formats v0 and v1 (D7). Orders of the controller are served in its own version only.
+//! promise what is not served. Versions are those that the wire crate carries up to Kafka 3.9's, and those of Kafka 4 that
+//! transactions of version 2 need (KIP-890), without the ones that only carry the record formats v0 and v1 (D7). Orders of
+//! the controller are served in its own version only.
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;

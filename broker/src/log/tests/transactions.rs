@@ -4,11 +4,13 @@ use proptest::prelude::*;
 
 use super::directory_in_memory;
 use crate::log::test_batches::{BatchSpec, batch, marker};
-use crate::log::{AppendError, AppendOrigin, LogConfig, OpenMode, PartitionLog};
+use crate::log::{AppendError, AppendOrigin, LogConfig, OpenMode, PartitionLog, Verification};
 
 const NOW: i64 = 1_000_000;
 /// Producers 1 and 2 are idempotent, 3 and 4 transactional.
 const PRODUCERS: i64 = 4;
+/// Its transactions are of version 2 (KIP-890): each end gives it another epoch.
+const VERSION_2: i64 = 4;
 /// Batches of a producer that can be told apart from new ones.
 const REMEMBERED: usize = 5;
 
@@ -31,6 +33,8 @@ enum Step {
         producer: i64,
         commit: bool,
     },
+    /// The last marker of a producer of version 2 again.
+    EndAgain,
     RaiseHighWatermark {
         percent: i64,
     },
@@ -51,6 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (producer(), 0..7_usize).prop_map(|(producer, back)| Step::Retry { producer, back }),
         1 => producer().prop_map(|producer| Step::Gap { producer }),
         4 => (3..=PRODUCERS, any::<bool>()).prop_map(|(producer, commit)| Step::End { producer, commit }),
+        2 => Just(Step::EndAgain),
         4 => (0..=100_i64).prop_map(|percent| Step::RaiseHighWatermark { percent }),
         2 => Just(Step::Roll),
         1 => (0..100_i64).prop_map(|percent| Step::Truncate { percent }),
@@ -65,6 +70,7 @@ struct Stored {
     first_offset: i64,
     end_offset: i64,
     producer: i64,
+    epoch: i16,
     sequence: i32,
     ends: Option<bool>,
 }
@@ -91,7 +97,7 @@ fn config() -> LogConfig {
 fn data(stored: &Stored) -> bytes::Bytes {
     batch(&BatchSpec {
         records: (stored.end_offset - stored.first_offset) as i32,
-        producer: Some((stored.producer, 0, stored.sequence)),
+        producer: Some((stored.producer, stored.epoch, stored.sequence)),
         transactional: stored.producer >= 3,
         timestamp: NOW,
         ..BatchSpec::default()
@@ -115,13 +121,23 @@ impl World {
             .collect()
     }
 
+    fn last_of(&self, producer: i64) -> Option<&Stored> {
+        self.stored.iter().rev().find(|stored| stored.producer == producer)
+    }
+
+    fn epoch_of(&self, producer: i64) -> i16 {
+        self.last_of(producer).map_or(0, |last| last.epoch)
+    }
+
     fn next(&self, producer: i64, records: i32, beyond: i32) -> Stored {
+        let epoch = self.epoch_of(producer);
         let batches = self.batches_of(producer);
+        let of_epoch = batches.iter().rfind(|batch| batch.epoch == epoch);
         let sequence =
-            batches.last().map_or(0, |last| last.sequence + (last.end_offset - last.first_offset) as i32);
+            of_epoch.map_or(0, |last| last.sequence + (last.end_offset - last.first_offset) as i32);
         let first_offset = self.end_offset();
         let end_offset = first_offset + i64::from(records);
-        Stored { first_offset, end_offset, producer, sequence: sequence + beyond, ends: None }
+        Stored { first_offset, end_offset, producer, epoch, sequence: sequence + beyond, ends: None }
     }
 
     fn transactions(&self) -> Vec<Transaction> {
@@ -158,22 +174,22 @@ impl World {
                 match result {
                     Err(AppendError::OutOfOrderSequence { .. }) => {}
                     // Nothing is known of the producer: it may begin anywhere (D9).
-                    Ok(_) if stored.sequence == 1 => self.stored.push(stored),
+                    Ok(_) if self.last_of(producer).is_none() => self.stored.push(stored),
                     other => prop_assert!(false, "T1: a gap was answered by {:?}", other),
                 }
             }
             Step::End { producer, commit } => {
-                let first_offset = self.end_offset();
-                let bytes = marker(commit, (producer, 0), 0, NOW);
-                self.log().append_with_origin(&bytes, 0, AppendOrigin::Coordinator, NOW).unwrap();
-                let end_offset = first_offset + 1;
-                self.stored.push(Stored {
-                    first_offset,
-                    end_offset,
-                    producer,
-                    sequence: -1,
-                    ends: Some(commit),
-                });
+                let epoch = self.epoch_of(producer) + i16::from(producer == VERSION_2);
+                self.end((producer, epoch), commit).unwrap();
+            }
+            Step::EndAgain => {
+                let markers = self.stored.iter().filter(|stored| stored.producer == VERSION_2);
+                let last = markers.rev().find(|stored| stored.ends.is_some()).cloned();
+                let Some(Stored { epoch, ends: Some(commit), .. }) = last else { return Ok(()) };
+                let is_open = self.last_of(VERSION_2).is_some_and(|last| last.ends.is_none());
+                let ended = self.end((VERSION_2, epoch), commit);
+                let is_refused = matches!(ended, Err(AppendError::InvalidProducerEpoch { .. }));
+                prop_assert_eq!(is_refused, is_open, "TXN-02: {:?}", ended);
             }
             Step::RaiseHighWatermark { percent } => {
                 let target = self.high_watermark + (self.end_offset() - self.high_watermark) * percent / 100;
@@ -201,6 +217,21 @@ impl World {
         Ok(())
     }
 
+    /// Writes a marker.
+    fn end(&mut self, (producer, epoch): (i64, i16), commit: bool) -> Result<(), AppendError> {
+        let first_offset = self.end_offset();
+        let bytes = marker(commit, (producer, epoch), 0, NOW);
+        let verification = match producer {
+            VERSION_2 => Verification::EndsLowerEpochs,
+            _ => Verification::NotAsked,
+        };
+        self.log().append_verified(&bytes, 0, (AppendOrigin::Coordinator, verification), NOW)?;
+        let end_offset = first_offset + 1;
+        let ends = Some(commit);
+        self.stored.push(Stored { first_offset, end_offset, producer, epoch, sequence: -1, ends });
+        Ok(())
+    }
+
     fn retry(&mut self, producer: i64, back: usize) -> Result<(), TestCaseError> {
         let batches = self.batches_of(producer);
         let Some(again) = batches.iter().rev().nth(back).cloned() else { return Ok(()) };
@@ -208,6 +239,9 @@ impl World {
         let result = self.log().append_as_leader(&data(&again), 0, NOW);
         prop_assert_eq!(self.log().log_end_offset(), end, "T1: stored twice");
         match result {
+            Err(error) if again.epoch < self.epoch_of(producer) => {
+                prop_assert!(matches!(error, AppendError::InvalidProducerEpoch { .. }), "TXN-01: {}", error);
+            }
             Ok(info) => prop_assert_eq!((info.duplicate, info.first_offset), (true, again.first_offset)),
             Err(error) => {
                 prop_assert!(back > 0 && (self.truncated || back >= REMEMBERED), "{}: {}", back, error)
