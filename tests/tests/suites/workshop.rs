@@ -58,7 +58,9 @@ pub(crate) fn python_packages(suite: &str, wanted: &[&str]) -> Result<PathBuf> {
     let (packages, stamp) = (shop.join(suite), shop.join(format!("{suite}.installed")));
     if fs::read_to_string(&stamp).ok().as_deref() != Some(&*wanted.join("\n")) {
         let mut install = Command::new(python());
-        install.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--upgrade", "--target"]);
+        install.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--upgrade"]);
+        // Most of it is never imported.
+        install.args(["--no-compile", "--target"]);
         must(install.arg(&packages).args(wanted), &shop.join(format!("{suite}.log")))?;
         fs::write(&stamp, wanted.join("\n"))?;
     }
