@@ -23,11 +23,10 @@ use anyhow::Context as _;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tracing::info;
-use uuid::Uuid;
 use zurau_common::id::{BrokerId, TopicId, TopicName, TopicPartition};
 
 use crate::disk_space::Space;
-use crate::log::{LogDirectory, LogError, PartitionLog};
+use crate::log::{Aside, LogDirectory, LogError, PartitionLog};
 use crate::partition::{Partition, PartitionConfig};
 use crate::shared::{Shared, wall_clock_ms};
 
@@ -278,7 +277,7 @@ impl Partitions {
         self.abandon_move(partition, "it is deleted");
         let Some(mut log) = log else { return Ok(()) };
         self.forget_checkpoints(partition);
-        log.rename_for_deletion(Uuid::new_v4().as_u128())?;
+        log.rename_for_deletion()?;
         log.delete()?;
         info!(partition = %partition.id(), topic_id = %partition.topic_id(), "replica deleted");
         Ok(())
@@ -295,8 +294,7 @@ impl Partitions {
         self.abandon_move(partition, "nobody wants it any more");
         let Some(mut log) = log else { return Ok(()) };
         self.forget_checkpoints(partition);
-        let name: String = partition.id().to_string().chars().take(215).collect();
-        let name = format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128());
+        let name = Aside::Stray.name(&partition.id().to_string());
         tracing::warn!(partition = %partition.id(), topic_id = %partition.topic_id(), name, why, "replica set aside");
         log.rename_directory(&name)?;
         Ok(())

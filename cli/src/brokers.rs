@@ -13,7 +13,7 @@ use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::znode::Znode;
 
 use crate::admin::{self, Common, exit_code};
-use crate::client::{Broker, Client, Cluster};
+use crate::client::{self, Broker, Client, Cluster};
 use crate::table::{Table, bytes, known};
 use crate::tree::Tree;
 
@@ -84,11 +84,8 @@ async fn work(Arguments { common, tree }: Arguments) -> Result<ExitCode> {
             Some(zookeeper) => registration(zookeeper, broker.broker).await?,
             None => Registration::default(),
         };
-        let (log_dirs, error) = match log_dirs(&mut client, broker.broker).await {
-            Ok(directories) => (directories, None),
-            // A broker that hangs must not hide the others.
-            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
-        };
+        let (log_dirs, error) = client.log_dirs_or_why(broker.broker, None).await;
+        let log_dirs = log_dirs.into_iter().map(LogDir::from).collect();
         let count = counts(&cluster, broker.broker);
         brokers.push(Described {
             broker: broker.clone(),
@@ -146,11 +143,11 @@ async fn controller(zookeeper: &ZooKeeper) -> Result<Option<Controller>> {
     }))
 }
 
-async fn log_dirs(client: &mut Client, broker: i32) -> Result<Vec<LogDir>> {
-    let directories = client.log_dirs(broker, None).await?.into_iter().map(|found| {
+impl From<client::LogDir> for LogDir {
+    fn from(found: client::LogDir) -> Self {
         let replicas: BTreeSet<(&str, i32)> =
             found.replicas.iter().map(|replica| (replica.topic.as_str(), replica.partition)).collect();
-        LogDir {
+        Self {
             replicas: replicas.len(),
             used_bytes: found.replicas.iter().map(|replica| replica.size_bytes).sum(),
             log_dir: found.log_dir,
@@ -158,8 +155,7 @@ async fn log_dirs(client: &mut Client, broker: i32) -> Result<Vec<LogDir>> {
             total_bytes: found.total_bytes,
             usable_bytes: found.usable_bytes,
         }
-    });
-    Ok(directories.collect())
+    }
 }
 
 fn table(document: &Document) -> Table {

@@ -106,11 +106,7 @@ async fn describe(
     }
     let mut described = Vec::new();
     for broker in brokers {
-        let (log_dirs, error) = match client.log_dirs(broker, asked).await {
-            Ok(directories) => (directories, None),
-            // A broker that hangs must not hide the others.
-            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
-        };
+        let (log_dirs, error) = client.log_dirs_or_why(broker, asked).await;
         described.push(Described { broker, log_dirs, error });
     }
     common.output.print(&described, |described| described_table(described))?;

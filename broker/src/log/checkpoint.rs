@@ -3,6 +3,7 @@
 //! Pure. A damaged file is an error value: the caller warns and falls back to "assume nothing" (LOG-06).
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use thiserror::Error;
 use zurau_common::id::TopicPartition;
@@ -50,6 +51,34 @@ pub(crate) fn decode(text: &[u8]) -> Result<Vec<&str>, CheckpointError> {
     Ok(entries)
 }
 
+/// Reads entries that begin with a topic and a partition; negative or repeated ones make the checkpoint damaged. `value`
+/// takes the words behind them.
+pub(super) fn decode_by_partition<V>(
+    text: &[u8],
+    value: impl Fn(&mut dyn Iterator<Item = &str>) -> Option<V>,
+) -> Result<BTreeMap<TopicPartition, V>, CheckpointError> {
+    let mut entries = BTreeMap::new();
+    for line in decode(text)? {
+        let mut words = line.split_whitespace();
+        let entry = (|| {
+            let topic = words.next()?;
+            let partition = number(&mut words)?;
+            let value = value(&mut words)?;
+            words.next().is_none().then(|| (TopicPartition::new(topic, partition), value))
+        })();
+        let Some((key, value)) = entry else { return Err(CheckpointError::Entry(line.to_owned())) };
+        if entries.insert(key, value).is_some() {
+            return Err(CheckpointError::Entry(line.to_owned()));
+        }
+    }
+    Ok(entries)
+}
+
+/// The next word as a number that is not negative.
+pub(super) fn number<T: FromStr + PartialOrd + Default>(words: &mut dyn Iterator<Item = &str>) -> Option<T> {
+    words.next()?.parse().ok().filter(|number| T::default() <= *number)
+}
+
 /// Text of a "topic partition offset" checkpoint.
 pub fn encode_offsets(offsets: &BTreeMap<TopicPartition, i64>) -> String {
     encode(offsets.iter().map(|(key, offset)| format!("{} {} {offset}", key.topic, key.partition)))
@@ -57,21 +86,7 @@ pub fn encode_offsets(offsets: &BTreeMap<TopicPartition, i64>) -> String {
 
 /// Reads a "topic partition offset" checkpoint; negative or repeated entries make it damaged.
 pub fn decode_offsets(text: &[u8]) -> Result<BTreeMap<TopicPartition, i64>, CheckpointError> {
-    let mut offsets = BTreeMap::new();
-    for line in decode(text)? {
-        let mut words = line.split_whitespace();
-        let entry = (|| {
-            let topic = words.next()?;
-            let partition = words.next()?.parse::<i32>().ok().filter(|partition| *partition >= 0)?;
-            let offset = words.next()?.parse::<i64>().ok().filter(|offset| *offset >= 0)?;
-            words.next().is_none().then(|| (TopicPartition::new(topic, partition), offset))
-        })();
-        let Some((key, offset)) = entry else { return Err(CheckpointError::Entry(line.to_owned())) };
-        if offsets.insert(key, offset).is_some() {
-            return Err(CheckpointError::Entry(line.to_owned()));
-        }
-    }
-    Ok(offsets)
+    decode_by_partition(text, |words| number(words))
 }
 
 #[cfg(test)]

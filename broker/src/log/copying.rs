@@ -20,7 +20,6 @@ use std::path::Path;
 use bytes::Bytes;
 use tracing::{debug, warn};
 use uuid::Uuid;
-use zurau_common::id::TopicPartition;
 
 use super::config::LogConfig;
 use super::error::{AppendError, LogError, StorageContext, StorageError};
@@ -55,11 +54,6 @@ pub(crate) fn precedence(
     recovery_point: Option<i64>,
 ) -> (u64, Option<i64>) {
     (generation, high_watermark.max(recovery_point))
-}
-
-/// The name of a copy's directory. `unique` become 32 hexadecimal digits.
-pub(crate) fn future_name(partition: &TopicPartition, unique: u128) -> String {
-    format!("{partition}.{unique:032x}-future")
 }
 
 /// Removes a partition's directory, after it got the name `doomed`, which the next start removes too.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use thiserror::Error;
 use tracing::warn;
+use uuid::Uuid;
 use zurau_common::id::{TopicPartition, topic_name_problem};
 
 use super::checkpoint::{decode_offsets, encode_offsets};
@@ -347,19 +348,49 @@ pub(super) fn lock(directory: &Path) -> Result<DirectoryLock, DirectoryError> {
     }
 }
 
+/// Why a partition's directory has a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aside {
+    ToDelete,
+    Stray,
+    Future,
+}
+
+impl Aside {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::ToDelete => "-delete",
+            Self::Stray => "-stray",
+            Self::Future => "-future",
+        }
+    }
+
+    /// The name of a directory that has this one now, or would have: `topic-partition.uniqueid-suffix`, the id of 32
+    /// hexadecimal digits. Topic names have up to 249 bytes, file names up to 255, so the end of long ones is left out.
+    pub(crate) fn name(self, name: &str) -> String {
+        let kept: String = name.chars().take(215).collect();
+        self.whole_name(&kept, Uuid::new_v4().as_u128())
+    }
+
+    /// As [`Aside::name`], with nothing left out.
+    pub(crate) fn whole_name(self, name: &str, unique: u128) -> String {
+        format!("{name}.{unique:032x}{}", self.suffix())
+    }
+}
+
 fn classify(name: &str, path: PathBuf) -> Option<FoundDirectory> {
-    let set_aside = |suffix: &str| {
-        let (partition, unique) = name.strip_suffix(suffix)?.rsplit_once('.')?;
+    let set_aside = |aside: Aside| {
+        let (partition, unique) = name.strip_suffix(aside.suffix())?.rsplit_once('.')?;
         let unique_is_hexadecimal = unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
         (unique_is_hexadecimal && !partition.is_empty()).then_some(partition)
     };
-    if set_aside("-delete").is_some() {
+    if set_aside(Aside::ToDelete).is_some() {
         return Some(FoundDirectory::ToDelete { path });
     }
-    if set_aside("-stray").is_some() {
+    if set_aside(Aside::Stray).is_some() {
         return Some(FoundDirectory::Stray { path });
     }
-    if let Some(partition) = set_aside("-future") {
+    if let Some(partition) = set_aside(Aside::Future) {
         return Some(FoundDirectory::Future { partition: parse_partition(partition)?, path });
     }
     Some(FoundDirectory::Partition { partition: parse_partition(name)?, path })

@@ -80,24 +80,12 @@ fn encode(starts: &Starts) -> String {
 }
 
 fn decode(text: &[u8]) -> Result<Starts, CheckpointError> {
-    let mut starts = BTreeMap::new();
-    for line in checkpoint::decode(text)? {
-        let mut words = line.split_whitespace();
-        let entry = (|| {
-            let topic = words.next()?;
-            let partition = words.next()?.parse::<i32>().ok().filter(|partition| *partition >= 0)?;
-            let topic_id = TopicId::parse(words.next()?)?;
-            let leader_epoch = words.next()?.parse::<i32>().ok().filter(|epoch| *epoch >= 0)?;
-            let start_offset = words.next()?.parse::<i64>().ok().filter(|offset| *offset >= 0)?;
-            let entry = (topic_id, EpochEntry { leader_epoch, start_offset });
-            words.next().is_none().then(|| (TopicPartition::new(topic, partition), entry))
-        })();
-        let Some((partition, entry)) = entry else { return Err(CheckpointError::Entry(line.to_owned())) };
-        if starts.insert(partition, entry).is_some() {
-            return Err(CheckpointError::Entry(line.to_owned()));
-        }
-    }
-    Ok(starts)
+    checkpoint::decode_by_partition(text, |words| {
+        let topic_id = TopicId::parse(words.next()?)?;
+        let entry =
+            EpochEntry { leader_epoch: checkpoint::number(words)?, start_offset: checkpoint::number(words)? };
+        Some((topic_id, entry))
+    })
 }
 
 #[cfg(test)]

@@ -183,13 +183,7 @@ impl PartitionLog {
     /// directory; a log that a disk error stopped cannot be closed cleanly.
     pub fn close(mut self) -> Result<(), LogError> {
         self.check_running()?;
-        self.take_snapshot()?;
-        let preallocated = self.config.preallocate;
-        let active = self.active();
-        active.write_indexes(true)?;
-        if preallocated {
-            active.trim()?;
-        }
+        self.complete_active()?;
         self.directory_changed = true;
         self.flush()?;
         for pending in std::mem::take(&mut self.pending_removals) {

@@ -66,9 +66,8 @@ pub(crate) use buffers::Wait;
 pub use checkpoint::{CheckpointError, decode_offsets, encode_offsets};
 pub use cleaner::{CleaningReport, CleaningSettings, compact_once};
 pub use config::{LogConfig, Recompression};
-pub(crate) use copying::{
-    future_name, precedence, read_generation, read_topic_id, remove_directory, rename_durably,
-};
+pub(crate) use copying::{precedence, read_generation, read_topic_id, remove_directory, rename_durably};
+pub(crate) use directory::Aside;
 pub use directory::{
     Checkpoints, DirectoryError, FoundDirectory, LogDirectory, OffsetCheckpoint, parse_partition,
 };

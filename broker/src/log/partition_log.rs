@@ -469,8 +469,8 @@ impl PartitionLog {
         segment_ms - i64::from(seed) % jitter_ms.min(segment_ms).max(1)
     }
 
-    /// Closes the active segment and starts a new one at `base_offset`.
-    pub(crate) fn roll(&mut self, base_offset: i64, now_ms: i64) -> Result<(), LogError> {
+    /// Nothing will be appended to the active segment any more.
+    pub(super) fn complete_active(&mut self) -> Result<(), LogError> {
         self.take_snapshot()?;
         let preallocated = self.config.preallocate;
         let active = self.active();
@@ -478,6 +478,12 @@ impl PartitionLog {
         if preallocated {
             active.trim()?;
         }
+        Ok(())
+    }
+
+    /// Closes the active segment and starts a new one at `base_offset`.
+    pub(crate) fn roll(&mut self, base_offset: i64, now_ms: i64) -> Result<(), LogError> {
+        self.complete_active()?;
         let segment = Segment::create(&self.directory, base_offset, &self.config, now_ms)?;
         self.directory_changed = true;
         self.segments.insert(base_offset, Box::new(segment));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::{debug, info, warn};
 
+use super::directory::Aside;
 use super::error::{LogError, StorageContext, StorageError};
 use super::files::{remove_if_present, rename, sync_directory};
 use super::partition_log::{PartitionLog, PendingRemoval};
@@ -172,12 +173,10 @@ impl PartitionLog {
     }
 
     /// Renames the directory to `topic-partition.uniqueid-delete`, as Kafka does before it removes a partition; the
-    /// caller removes it later with [`PartitionLog::delete`]. `unique` are 32 hexadecimal digits.
-    pub fn rename_for_deletion(&mut self, unique: u128) -> Result<(), StorageError> {
+    /// caller removes it later with [`PartitionLog::delete`].
+    pub fn rename_for_deletion(&mut self) -> Result<(), StorageError> {
         let name = self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Topic names have up to 249 bytes, file names up to 255.
-        let kept: String = name.chars().take(215).collect();
-        self.rename_directory(&format!("{kept}.{unique:032x}-delete"))
+        self.rename_directory(&Aside::ToDelete.name(&name))
     }
 
     /// Removes the directory and all files in it. Plans made before can still be read.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tracing::error;
-use uuid::Uuid;
 
 use super::{Inner, Partition, Wakes};
 use crate::log::{AppendError, LogConfig, LogError, PartitionLog, ReadError, ReadPlan, StorageError};
@@ -343,7 +342,7 @@ impl Partition {
         let directory = self.directory.swap(future.directory, Ordering::AcqRel);
         let durable = inner.flushing.waiting.release(log.recovery_point());
         wakes.commits.extend(durable.into_iter().map(|waiter| (waiter, Ok(()))));
-        let in_the_way = future.log.rename_for_deletion(Uuid::new_v4().as_u128()).err();
+        let in_the_way = future.log.rename_for_deletion().err();
         Ok(Moved::There { directory, in_the_way })
     }
 }

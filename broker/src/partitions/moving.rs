@@ -19,7 +19,7 @@ use zurau_common::rejection::Rejection;
 
 use super::Partitions;
 use crate::context::BrokerContext;
-use crate::log::{LogError, PartitionLog, StorageError, future_name, read_generation};
+use crate::log::{Aside, LogError, PartitionLog, StorageError, read_generation};
 use crate::partition::{FormerLog, MoveFailure, MoveStep, Partition};
 use crate::shared::wall_clock_ms;
 
@@ -92,7 +92,9 @@ impl Partitions {
     /// `ReplicaNotAvailable` if there is no replica yet (the wish is remembered).
     pub(crate) fn alter_log_dir(&self, id: &TopicPartition, path: &Path) -> Result<(), Rejection> {
         let _judging = self.moves.judging.lock();
-        if topic_name_problem(&id.topic).is_some() || NAME_BYTES_MAX < future_name(id, 0).len() {
+        if topic_name_problem(&id.topic).is_some()
+            || NAME_BYTES_MAX < Aside::Future.whole_name(&id.to_string(), 0).len()
+        {
             return Err(Rejection::InvalidTopicException);
         }
         let target = self.find_directory(path)?;
@@ -152,7 +154,7 @@ impl Partitions {
     pub(super) fn begin_move(&self, partition: &Arc<Partition>, target: usize) -> Result<(), Rejection> {
         let id = partition.id();
         let parent = &self.directories[target].path;
-        let path = parent.join(future_name(id, Uuid::new_v4().as_u128()));
+        let path = parent.join(Aside::Future.whole_name(&id.to_string(), Uuid::new_v4().as_u128()));
         let begun = partition.begin_future(target, |origin| {
             self.clear_the_place(partition, target)?;
             // Nothing that a former log left there is true of the copy (M11).
@@ -203,10 +205,7 @@ impl Partitions {
     /// Removes a directory that is no partition's log, or a copy of it: under a name that the next start removes too.
     pub(super) fn remove_copy(&self, path: &Path, id: &TopicPartition) -> Result<(), StorageError> {
         let parent = path.parent().unwrap_or_else(|| Path::new("."));
-        crate::log::remove_directory(
-            path,
-            &parent.join(format!("{id}.{:032x}-delete", Uuid::new_v4().as_u128())),
-        )
+        crate::log::remove_directory(path, &parent.join(Aside::ToDelete.name(&id.to_string())))
     }
 
     /// Ends a move; the replica stays where it is.

@@ -1,5 +1,6 @@
 //! The registry on its own: log directories without a cluster.
 
+use uuid::Uuid;
 use zurau_common::config::{BrokerConfig, TruncationPath};
 use zurau_common::id::BrokerId;
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use tracing::{error, info, warn};
-use uuid::Uuid;
 use zurau_common::id::TopicPartition;
 
 use super::Partitions;
-use crate::log::{PartitionLog, StorageError, precedence, read_generation, read_topic_id};
+use crate::log::{Aside, PartitionLog, StorageError, precedence, read_generation, read_topic_id};
 use crate::partition::Partition;
 use crate::shared::wall_clock_ms;
 
@@ -116,8 +115,7 @@ impl Partitions {
     }
 
     fn set_directory_aside(&self, path: &Path, id: &TopicPartition) -> Result<(), StorageError> {
-        let name: String = id.to_string().chars().take(215).collect();
-        let aside = path.with_file_name(format!("{name}.{:032x}-stray", Uuid::new_v4().as_u128()));
+        let aside = path.with_file_name(Aside::Stray.name(&id.to_string()));
         warn!(partition = %id, path = %path.display(), aside = %aside.display(), "a second copy of the partition is set aside");
         crate::log::rename_durably(path, &aside)
     }

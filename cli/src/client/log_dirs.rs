@@ -34,6 +34,18 @@ pub(crate) struct Replica {
 }
 
 impl Client {
+    /// As [`Client::log_dirs`]; else why there are none: a broker that hangs must not hide the others.
+    pub(crate) async fn log_dirs_or_why(
+        &mut self,
+        broker: i32,
+        topics: Option<&[&Topic]>,
+    ) -> (Vec<LogDir>, Option<String>) {
+        match self.log_dirs(broker, topics).await {
+            Ok(directories) => (directories, None),
+            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+        }
+    }
+
     /// The log directories of a broker, with the replicas of these topics, or all.
     ///
     /// # Errors

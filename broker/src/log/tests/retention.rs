@@ -150,9 +150,14 @@ fn deletion_of_the_whole_partition() {
     let path = directory.path().join("t-0");
     let mut log = log_of(&path, config(), 3);
     let plan = log.read_plan(0, 1 << 20, 6, true).unwrap();
-    log.rename_for_deletion(0x1234).unwrap();
-    let renamed = directory.path().join("t-0.00000000000000000000000000001234-delete");
+    log.rename_for_deletion().unwrap();
+    let renamed = log.directory().to_owned();
     assert!(renamed.is_dir() && !path.exists());
+    let name = renamed.file_name().unwrap().to_str().unwrap();
+    assert!(
+        name.starts_with("t-0.") && name.ends_with("-delete") && name.len() == "t-0.-delete".len() + 32,
+        "{name}"
+    );
     assert!(!log.read_plan(2, 1 << 20, 6, true).unwrap().read().unwrap().is_empty());
     log.delete().unwrap();
     assert!(!renamed.exists());
