@@ -16,7 +16,7 @@ use zurau_common::rejection::Rejection;
 
 use crate::context::BrokerContext;
 use crate::coordinator::setting;
-use crate::log::{Asking, BatchHeader, Verification, VerificationGuard};
+use crate::log::{Asking, BatchHeader, PartitionLog, Verification, VerificationGuard};
 use crate::partition::ProduceRejection;
 use crate::shared::wall_clock_ms;
 use crate::verifier::Claim;
@@ -155,17 +155,21 @@ fn is_current(
     at: &TopicPartition,
     (producer_id, guard): (i64, VerificationGuard),
 ) -> bool {
-    let partition = context.partitions.get(&at.topic, at.partition);
-    let is_current =
-        partition.and_then(|one| one.with_log(|log| log.is_current_verification(producer_id, guard)));
-    is_current == Some(true)
+    in_log(context, at, |log| log.is_current_verification(producer_id, guard)) == Some(true)
 }
 
 /// Whether a newer coordinator than the one that answered has ended a transaction of the producer on the partition.
 fn is_outdated(context: &BrokerContext, at: &TopicPartition, (producer_id, epoch): (i64, i32)) -> bool {
-    let partition = context.partitions.get(&at.topic, at.partition);
-    let believes = partition.and_then(|one| one.with_log(|log| log.believes_coordinator(producer_id, epoch)));
-    believes == Some(false)
+    in_log(context, at, |log| log.believes_coordinator(producer_id, epoch)) == Some(false)
+}
+
+/// What the partition's log says; `None` where there is none.
+fn in_log(
+    context: &BrokerContext,
+    at: &TopicPartition,
+    ask: impl FnOnce(&PartitionLog) -> bool,
+) -> Option<bool> {
+    context.partitions.get(&at.topic, at.partition)?.with_log(|log| ask(log))
 }
 
 impl Opening {

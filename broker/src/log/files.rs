@@ -122,9 +122,7 @@ impl LogFile {
 
     /// A crash in between leaves the whole file, and a copy that the next start removes.
     fn replace_by_copy(&self, path: &Path, bytes: u64) -> Result<(), StorageError> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(COPY_SUFFIX);
-        let temporary = PathBuf::from(temporary);
+        let temporary = with_suffix(path, COPY_SUFFIX);
         let mut source = File::open(path).storage("open", path)?.take(bytes);
         let mut copy = before(|| Operation::Create(temporary.clone()))
             .and_then(|()| File::create(&temporary))
@@ -276,6 +274,12 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
         .storage("rename", from)
 }
 
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
 /// Writes a new file; not durable until it is synced.
 pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), StorageError> {
     before(|| Operation::Create(path.to_owned()))
@@ -288,9 +292,7 @@ pub(crate) fn write_file(path: &Path, contents: &[u8]) -> Result<(), StorageErro
 
 /// Replaces `path` by `contents`: temporary file, fsync, rename, fsync of the directory (LOG-06).
 pub(crate) fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), StorageError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
+    let temporary = with_suffix(path, ".tmp");
     write_file(&temporary, contents)?;
     sync_path(&temporary)?;
     rename(&temporary, path)?;

@@ -1,13 +1,13 @@
 //! Which segments are no longer wanted, their removal in two steps, and what happens to a log as a whole.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tracing::{debug, info, warn};
 
 use super::directory::Aside;
 use super::error::{LogError, StorageContext, StorageError};
-use super::files::{remove_if_present, rename, sync_directory};
+use super::files::{remove_if_present, rename, sync_directory, with_suffix};
 use super::partition_log::{PartitionLog, PendingRemoval};
 use super::segment::Segment;
 
@@ -119,9 +119,7 @@ impl PartitionLog {
 
     /// Renames a file to `.deleted` and remembers to remove it; an absent file is fine.
     fn set_aside(&mut self, path: &Path, now_ms: i64) -> Result<(), StorageError> {
-        let mut renamed = path.as_os_str().to_owned();
-        renamed.push(DELETED_SUFFIX);
-        let renamed = PathBuf::from(renamed);
+        let renamed = with_suffix(path, DELETED_SUFFIX);
         match rename(path, &renamed) {
             Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             other => other?,

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use zurau_common::id::{TopicName, TopicPartition};
 
-use crate::coordinator::{Producer, Reader, RecordProblem, put_string};
+use crate::coordinator::{
+    Producer, Reader, RecordProblem, put_compact_length, put_compact_string, put_string, put_unsigned_varint,
+};
 
 pub(crate) type TransactionalId = Arc<str>;
 
@@ -160,8 +162,7 @@ fn encode_value(value: &Transaction) -> Bytes {
         put_count(&mut bytes, Some(topics.len()), is_compact);
         for (topic, partitions) in topics {
             if is_compact {
-                put_count(&mut bytes, Some(topic.len()), true);
-                bytes.put_slice(topic.as_bytes());
+                put_compact_string(&mut bytes, topic);
             } else {
                 put_string(&mut bytes, topic);
             }
@@ -170,7 +171,7 @@ fn encode_value(value: &Transaction) -> Bytes {
                 bytes.put_i32(partition);
             }
             if is_compact {
-                put_varint(&mut bytes, 0);
+                put_unsigned_varint(&mut bytes, 0);
             }
         }
     }
@@ -182,21 +183,13 @@ fn encode_value(value: &Transaction) -> Bytes {
     bytes.freeze()
 }
 
-/// Elements of an array, or bytes of a compact string.
+/// Elements of an array; `None` for null.
 fn put_count(bytes: &mut BytesMut, count: Option<usize>, is_compact: bool) {
-    if is_compact {
-        put_varint(bytes, count.map_or(0, |count| count as u32 + 1));
-    } else {
-        bytes.put_i32(count.map_or(-1, |count| count as i32));
+    match (count, is_compact) {
+        (Some(count), true) => put_compact_length(bytes, count),
+        (None, true) => put_unsigned_varint(bytes, 0),
+        (count, false) => bytes.put_i32(count.map_or(-1, |count| count as i32)),
     }
-}
-
-fn put_varint(bytes: &mut BytesMut, mut value: u32) {
-    while 0x80 <= value {
-        bytes.put_u8(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.put_u8(value as u8);
 }
 
 /// As everywhere, what has its default is left out.
@@ -211,10 +204,10 @@ fn put_tagged_fields(bytes: &mut BytesMut, value: &Transaction) {
     ];
     let present: Vec<(u32, Vec<u8>)> =
         fields.into_iter().filter_map(|(tag, value)| value.map(|value| (tag, value))).collect();
-    put_varint(bytes, present.len() as u32);
+    put_unsigned_varint(bytes, present.len() as u32);
     for (tag, value) in present {
-        put_varint(bytes, tag);
-        put_varint(bytes, value.len() as u32);
+        put_unsigned_varint(bytes, tag);
+        put_unsigned_varint(bytes, value.len() as u32);
         bytes.put_slice(&value);
     }
 }

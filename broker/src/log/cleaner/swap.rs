@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tracing::warn;
 
 use crate::log::error::{LogError, StorageError};
-use crate::log::files::{remove_if_present, rename, sync_directory};
+use crate::log::files::{remove_if_present, rename, sync_directory, with_suffix};
 use crate::log::partition_log::{PartitionLog, PendingRemoval};
 use crate::log::retention::DELETED_SUFFIX;
 use crate::log::segment::Segment;
@@ -85,12 +85,6 @@ pub(crate) fn swap_steps(directory: &Path, old: &[PathBuf], new: &[Vec<PathBuf>]
     }
     finish.push(sync());
     SwapSteps { prepare, finish }
-}
-
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 /// The final paths of the files that a segment with [`CLEANED_SUFFIX`] has.
