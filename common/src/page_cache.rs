@@ -2,8 +2,20 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Bytes of a file that go to a socket without being read into memory.
+#[derive(Debug, Clone)]
+pub struct FilePart {
+    /// What stands there must not change any more: the socket may refer to the file's pages for long.
+    pub file: Arc<File>,
+    /// In bytes from the beginning of the file.
+    pub position: u64,
+    /// At least one byte.
+    pub length: usize,
+}
 
 /// Reads up to a buffer full at `position` as far as the page cache has it. `None`: not a single byte, or the file system
 /// cannot tell.

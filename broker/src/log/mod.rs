@@ -82,7 +82,7 @@ pub use load::{OpenMode, bytes_to_recover};
 pub use partition_log::{AppendInfo, PartitionLog};
 pub use read::ReadPlan;
 pub use retention::{DeletionReason, KeptBecause};
-pub(crate) use stream::{LentPart, RecordStream, STREAMED_FROM_BYTES};
+pub(crate) use stream::{RecordStream, STREAMED_FROM_BYTES};
 pub use survey::{SurveyedDirectory, SurveyedLog, survey_directory};
 pub use transaction_index::AbortedTransaction;
 pub(crate) use validate::FetchedBatches;

@@ -1,11 +1,10 @@
 //! Records of one read plan, read part by part while they are sent, so that a long answer never lies in memory as a whole.
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zurau_common::page_cache;
+use zurau_common::page_cache::{self, FilePart};
 
 use super::batch::{BatchHeader, HEADER_BYTES};
 use super::buffers::{BUFFER_BYTES, Wait, read_pooled};
@@ -25,16 +24,6 @@ const LENT_BATCHES_MAX: usize = 32;
 const LENT_BATCH_BYTES_MIN: usize = LENT_BYTES_MIN / LENT_BATCHES_MAX;
 /// Distance of the bytes that are asked for to see whether a part is in the page cache.
 const PROBE_BYTES: usize = 64 << 10;
-
-/// A part of a log that goes to a socket without being copied. What stands there does not change ([`LogFile::lend`]).
-///
-/// [`LogFile::lend`]: super::files::LogFile::lend
-#[derive(Debug)]
-pub(crate) struct LentPart {
-    pub(crate) file: Arc<File>,
-    pub(crate) position: u64,
-    pub(crate) length: usize,
-}
 
 /// What is left of a read plan that ends where a batch does.
 #[derive(Debug)]
@@ -70,10 +59,7 @@ impl RecordStream {
         };
         let mut next_batch = self.to_next_batch;
         while next_batch + HEADER_BYTES <= bytes.len() {
-            let header = BatchHeader::parse(&bytes[next_batch..]).map_err(|error| {
-                damaged(&self.left.log.path(), self.left.position + next_batch as u64, error)
-            })?;
-            next_batch += header.size_bytes();
+            next_batch = self.end_of_batch(&bytes[next_batch..], next_batch)?;
         }
         // A header that is not here as a whole is left to the next part.
         let taken = bytes.len().min(next_batch);
@@ -92,12 +78,14 @@ impl RecordStream {
         Ok(Some(bytes.slice(..taken)))
     }
 
-    /// The next part, without reading it. `None` if it has to be read: it is not below the high watermark, where nothing is
+    /// The next part, without reading it: what stands there does not change ([`LogFile::lend`]). `None` if it has to be read: it is not below the high watermark, where nothing is
     /// cut in an orderly life; not in the page cache; or of small batches, whose headers would cost too much to look at.
     ///
     /// # Errors
     /// As [`RecordStream::next`].
-    pub(crate) fn lend(&mut self) -> Result<Option<LentPart>, StorageError> {
+    ///
+    /// [`LogFile::lend`]: super::files::LogFile::lend
+    pub(crate) fn lend(&mut self) -> Result<Option<FilePart>, StorageError> {
         if !self.left.is_committed {
             return Ok(None);
         }
@@ -109,10 +97,7 @@ impl RecordStream {
             if !self.read_cached(&mut bytes, next_batch)? {
                 break;
             }
-            let header = BatchHeader::parse(&bytes).map_err(|error| {
-                damaged(&self.left.log.path(), self.left.position + next_batch as u64, error)
-            })?;
-            next_batch += header.size_bytes();
+            next_batch = self.end_of_batch(&bytes, next_batch)?;
             batches += 1;
             if next_batch - self.to_next_batch < batches * LENT_BATCH_BYTES_MIN {
                 return Ok(None);
@@ -127,12 +112,19 @@ impl RecordStream {
             return Ok(None);
         }
         let Slice { file, log, position, .. } = &self.left;
-        let part = LentPart { file: Arc::clone(file), position: *position, length };
+        let part = FilePart { file: Arc::clone(file), position: *position, length };
         log.lend(part.position + length as u64);
         self.left.position += length as u64;
         self.left.length -= length;
         self.to_next_batch = next_batch.saturating_sub(length);
         Ok(Some(part))
+    }
+
+    /// Where the batch ends whose header `bytes` begins with, which stands so far behind the stream's place.
+    fn end_of_batch(&self, bytes: &[u8], at: usize) -> Result<usize, StorageError> {
+        let header = BatchHeader::parse(bytes)
+            .map_err(|error| damaged(&self.left.log.path(), self.left.position + at as u64, error))?;
+        Ok(at + header.size_bytes())
     }
 
     /// Fills `bytes` from so far behind the stream's place; false if that is not in the page cache.

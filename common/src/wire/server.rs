@@ -9,7 +9,6 @@ mod outbox;
 mod sending;
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use tracing::{info, warn};
 
 use super::frame::RequestFrame;
 use super::places::Places;
+use crate::page_cache::FilePart;
 
 /// Pause after the operating system refused to hand over a connection, for instance for want of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -115,17 +115,6 @@ pub enum Piece {
     File(FilePart),
     /// Fetched while the answer is written.
     Stream(Box<dyn Stream>),
-}
-
-/// Bytes of a file that go to the socket without being read into memory.
-#[derive(Debug, Clone)]
-pub struct FilePart {
-    /// What stands there must not change any more: the socket may refer to the file's pages for long.
-    pub file: Arc<File>,
-    /// In bytes from the beginning of the file.
-    pub position: u64,
-    /// At least one byte.
-    pub length: usize,
 }
 
 impl Piece {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zurau_common::id::LeaderEpoch;
-use zurau_common::wire::server::{FilePart, Stream};
+use zurau_common::page_cache::FilePart;
+use zurau_common::wire::server::Stream;
 
-use crate::log::{LentPart, RecordStream, StorageError, Wait};
+use crate::log::{RecordStream, StorageError, Wait};
 use crate::partition::Partition;
 
 pub(super) struct ServedRecords {
@@ -53,9 +54,11 @@ impl Stream for ServedRecords {
     }
 
     fn next_of_file(&mut self) -> Result<Option<FilePart>, String> {
-        let lent = self.records.lend();
-        let lent = self.check(lent)?;
-        Ok(lent.map(|LentPart { file, position, length }| FilePart { file, position, length }))
+        match self.records.lend() {
+            // It will be read, and the leadership checked then.
+            Ok(None) => Ok(None),
+            lent => self.check(lent),
+        }
     }
 
     fn next_blocking(&mut self) -> Result<Bytes, String> {

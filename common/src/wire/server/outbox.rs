@@ -6,7 +6,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-use super::{FilePart, Frame, Piece, Stream};
+use super::{Frame, Piece, Stream};
+use crate::page_cache::FilePart;
 
 /// Bytes that a write can begin with; while fewer are at hand, the next part of a stream is fetched.
 const AT_HAND_BYTES: usize = 64 << 10;

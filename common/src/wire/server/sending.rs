@@ -13,9 +13,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::spawn_blocking;
 
-use super::FilePart;
 use super::outbox::Outbox;
-use crate::page_cache;
+use crate::page_cache::{self, FilePart};
 
 /// What is read ahead of a part that is not in the page cache any more.
 const READ_AHEAD_BYTES: usize = 256 << 10;
