@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zurau_common::http::exposition::{Exposition, Kind};
+use zurau_common::http::exposition::{Exposition, Kind, LabelText};
 
 use crate::context::BrokerContext;
 use crate::fetchers::FollowerLag;
@@ -12,8 +12,7 @@ use crate::partition::{Leading, Observation, Partition};
 use crate::partitions::ObservedMoves;
 
 struct Row {
-    partition: Arc<Partition>,
-    number: String,
+    labels: LabelText,
     seen: Observation,
     leader_is_preferred: Option<bool>,
 }
@@ -34,7 +33,9 @@ pub(super) fn write(
             let id = partition.id();
             let preferred = image.partition(&id.topic, id.partition).and_then(|known| known.replicas.first());
             let leader_is_preferred = preferred.map(|preferred| *preferred == own);
-            Row { number: id.partition.to_string(), partition, seen, leader_is_preferred }
+            let number = id.partition.to_string();
+            let labels = LabelText::new(&[("topic", &id.topic), ("partition", &number)]);
+            Row { labels, seen, leader_is_preferred }
         })
         .collect();
     logs(&rows, page);
@@ -77,8 +78,7 @@ fn logs(rows: &[Row], page: &mut Exposition) {
         let name = format!("kafka_log_log_{name}");
         let mut family = page.family(&name, Kind::Gauge, help);
         for row in rows {
-            let labels = [("topic", &*row.partition.id().topic), ("partition", row.number.as_str())];
-            family.sample(&labels, read(&row.seen));
+            family.sample_of(&row.labels, read(&row.seen));
         }
     }
 }
@@ -98,7 +98,7 @@ fn led(rows: &[Row], own: i32, page: &mut Exposition) {
     ];
     let mut family = page.family("kafka_topic_partition_leader", Kind::Gauge, "Broker that leads.");
     for row in rows.iter().filter(|row| row.seen.leads.is_some()) {
-        family.sample(&[("topic", &row.partition.id().topic), ("partition", &row.number)], i64::from(own));
+        family.sample_of(&row.labels, i64::from(own));
     }
     for (name, help, read) in families {
         let name = format!("kafka_topic_partition_{name}");
@@ -106,7 +106,7 @@ fn led(rows: &[Row], own: i32, page: &mut Exposition) {
         for row in rows {
             let value = row.seen.leads.as_ref().and_then(|leading| read(row, leading));
             if let Some(value) = value {
-                family.sample(&[("topic", &row.partition.id().topic), ("partition", &row.number)], value);
+                family.sample_of(&row.labels, value);
             }
         }
     }

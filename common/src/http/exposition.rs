@@ -2,6 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
+/// The longest integer, a space and a line's end.
+const NUMBER_BYTES: usize = 22;
+
 /// What kind of number a family holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -15,6 +18,18 @@ pub enum Kind {
 /// Labels of a sample: name and value.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
+/// Labels as they stand on the page: for what has samples in many families.
+#[derive(Debug)]
+pub struct LabelText(String);
+
+impl LabelText {
+    pub fn new(labels: Labels<'_>) -> Self {
+        let mut text = String::new();
+        write_labels(labels, &mut text);
+        Self(text)
+    }
+}
+
 /// A page that is being written.
 #[derive(Debug, Default)]
 pub struct Exposition {
@@ -22,6 +37,11 @@ pub struct Exposition {
 }
 
 impl Exposition {
+    /// An empty page with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { text: String::with_capacity(bytes) }
+    }
+
     /// Begins a family; its samples follow. Each name is begun once.
     pub fn family<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Family<'a> {
         let kind = match kind {
@@ -69,20 +89,41 @@ impl Family<'_> {
         let text = &mut self.page.text;
         text.push_str(self.name);
         text.push_str(suffix);
-        for (index, (name, value)) in labels.iter().enumerate() {
-            text.push(if index == 0 { '{' } else { ',' });
-            text.push_str(name);
-            text.push_str("=\"");
-            escape(value, text);
-            text.push('"');
-        }
-        text.push_str(if labels.is_empty() { " " } else { "} " });
+        write_labels(labels, text);
+        text.push(' ');
+        value.write_to(text);
+        text.push('\n');
+    }
+
+    /// [`Family::sample`] with labels that are written already.
+    pub fn sample_of(&mut self, labels: &LabelText, value: impl Number) {
+        let text = &mut self.page.text;
+        text.reserve(self.name.len() + labels.0.len() + NUMBER_BYTES);
+        text.push_str(self.name);
+        text.push_str(&labels.0);
+        text.push(' ');
         value.write_to(text);
         text.push('\n');
     }
 }
 
+fn write_labels(labels: Labels<'_>, text: &mut String) {
+    for (index, (name, value)) in labels.iter().enumerate() {
+        text.push(if index == 0 { '{' } else { ',' });
+        text.push_str(name);
+        text.push_str("=\"");
+        escape(value, text);
+        text.push('"');
+    }
+    if !labels.is_empty() {
+        text.push('}');
+    }
+}
+
 fn escape(value: &str, text: &mut String) {
+    if !value.bytes().any(|byte| matches!(byte, b'\\' | b'"' | b'\n')) {
+        return text.push_str(value);
+    }
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
@@ -98,17 +139,23 @@ pub trait Number {
     fn write_to(self, text: &mut String);
 }
 
-macro_rules! number {
+macro_rules! integer {
     ($($kind:ty),*) => { $(
         impl Number for $kind {
             fn write_to(self, text: &mut String) {
-                write!(text, "{self}").unwrap_or_else(|error| unreachable!("a string takes everything: {error}"));
+                text.push_str(itoa::Buffer::new().format(self));
             }
         }
     )* };
 }
 
-number!(u64, usize, i64, f64);
+integer!(u64, usize, i64);
+
+impl Number for f64 {
+    fn write_to(self, text: &mut String) {
+        write!(text, "{self}").unwrap_or_else(|error| unreachable!("a string takes everything: {error}"));
+    }
+}
 
 impl Number for bool {
     fn write_to(self, text: &mut String) {
@@ -127,12 +174,15 @@ mod tests {
         let mut family = page.family("b_total", Kind::Counter, "Two.");
         family.sample(&[("topic", "t")], 2_u64);
         family.sample(&[("topic", "a\\b\"c\nd"), ("x", "ä")], 0.5);
+        family.sample_of(&LabelText::new(&[("topic", "u\n")]), i64::MIN);
+        family.sample_of(&LabelText::new(&[]), u64::MAX);
         let mut family = page.family("c", Kind::Summary, "Three.");
         family.sample(&[("quantile", "0.99")], f64::NAN);
         family.suffixed("_count", &[], 0_usize);
         page.gauge("d", "Four.", true);
         let expected = "# HELP a One.\n# TYPE a gauge\na 1\n# HELP b_total Two.\n# TYPE b_total counter\n\
-            b_total{topic=\"t\"} 2\nb_total{topic=\"a\\\\b\\\"c\\nd\",x=\"ä\"} 0.5\n# HELP c Three.\n# TYPE c summary\n\
+            b_total{topic=\"t\"} 2\nb_total{topic=\"a\\\\b\\\"c\\nd\",x=\"ä\"} 0.5\nb_total{topic=\"u\\n\"} -9223372036854775808\n\
+            b_total 18446744073709551615\n# HELP c Three.\n# TYPE c summary\n\
             c{quantile=\"0.99\"} NaN\nc_count 0\n# HELP d Four.\n# TYPE d gauge\nd 1\n";
         assert_eq!(page.into_text(), expected);
     }

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -104,7 +105,7 @@ impl Drop for HttpServer {
 }
 
 async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Times, stop: CancellationToken) {
-    let scrapes = Arc::new(Semaphore::new(1));
+    let scrapes = Arc::new(Scrapes::default());
     let places = Places::new(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX);
     loop {
         let (stream, peer) = match socket.accept().await {
@@ -137,7 +138,7 @@ async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Tim
 async fn serve(
     stream: TcpStream,
     process: Arc<dyn Observed>,
-    scrapes: Arc<Semaphore>,
+    scrapes: Arc<Scrapes>,
     times: Times,
 ) -> hyper::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
@@ -157,7 +158,7 @@ async fn serve(
 async fn answer(
     request: &Request<Incoming>,
     process: Arc<dyn Observed>,
-    scrapes: Arc<Semaphore>,
+    scrapes: Arc<Scrapes>,
 ) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut refused = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD are served here\n");
@@ -180,16 +181,33 @@ fn ready(readiness: &Readiness) -> Response<Full<Bytes>> {
     page(status, JSON, readiness.to_json() + "\n")
 }
 
-/// One at a time, on a thread that may wait; who comes meanwhile waits too.
-async fn metrics(process: Arc<dyn Observed>, scrapes: Arc<Semaphore>) -> Response<Full<Bytes>> {
+/// Scrapes of `/metrics`: one at a time.
+#[derive(Debug)]
+struct Scrapes {
+    place: Arc<Semaphore>,
+    /// Size of the last page: the next one will not be much larger.
+    last_bytes: AtomicUsize,
+}
+
+impl Default for Scrapes {
+    fn default() -> Self {
+        Self { place: Arc::new(Semaphore::new(1)), last_bytes: AtomicUsize::new(0) }
+    }
+}
+
+/// On a thread that may wait; who comes meanwhile waits too.
+async fn metrics(process: Arc<dyn Observed>, scrapes: Arc<Scrapes>) -> Response<Full<Bytes>> {
     let written = async {
-        let place = scrapes.acquire_owned().await.ok()?;
+        let place = Arc::clone(&scrapes.place).acquire_owned().await.ok()?;
         let writing = tokio::task::spawn_blocking(move || {
-            let mut page = Exposition::default();
+            let last = scrapes.last_bytes.load(Ordering::Relaxed);
+            let mut page = Exposition::with_capacity(last + last / 8);
             process.metrics(&mut page);
+            let text = page.into_text();
+            scrapes.last_bytes.store(text.len(), Ordering::Relaxed);
             // Held until the work is done, even if nobody waits for it any more.
             drop(place);
-            page.into_text()
+            text
         });
         writing.await.ok()
     };
