@@ -59,7 +59,8 @@ impl Compose {
         let name = format!("zurau-test-{}", std::process::id());
         let mut environment = vec![("ZURAU_IMAGE".to_owned(), IMAGE.to_owned())];
         let ports = (1..=5).map(|broker| format!("ZURAU_PORT_{broker}"));
-        for variable in ports.chain(["ZURAU_ZOOKEEPER_PORT".to_owned()]) {
+        let others = ["ZURAU_ZOOKEEPER_PORT", "ZURAU_PROMETHEUS_PORT"].map(str::to_owned);
+        for variable in ports.chain(others) {
             environment.push((variable, free_port().to_string()));
         }
         Self { name, files: files.to_vec(), environment }
@@ -78,6 +79,11 @@ impl Compose {
 
     pub fn zookeeper(&self) -> String {
         format!("localhost:{}", self.value("ZURAU_ZOOKEEPER_PORT"))
+    }
+
+    /// Of the profile `monitoring`, for HTTP.
+    pub fn prometheus(&self) -> String {
+        format!("127.0.0.1:{}", self.value("ZURAU_PROMETHEUS_PORT"))
     }
 
     fn value(&self, variable: &str) -> &str {

@@ -1,4 +1,4 @@
-//! One GET over HTTP/1.1, by hand: what a health check or a scraper sees.
+//! One GET over HTTP/1.0, by hand: what a health check or a scraper sees. In 1.0 no body comes in chunks.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ pub struct Page {
 pub fn get(address: &str, path: &str) -> Result<Page> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
     stream.set_read_timeout(Some(READ_LIMIT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).with_context(|| format!("reading {path} from {address}"))?;
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("no head in {answer:?}"))?;

@@ -12,7 +12,7 @@ use zurau_tests::znodes::Znodes;
 use zurau_tests::{TestDirectory, eventually, scenario, skip};
 
 const HEALTHY_LIMIT: Duration = Duration::from_secs(60);
-const TOPIC: &str = "t";
+pub(super) const TOPIC: &str = "t";
 const INSIDE: &str = "broker-1:9092,broker-2:9092,broker-3:9092";
 const SERVICES: [&str; 6] = ["zookeeper", "controller-1", "controller-2", "broker-1", "broker-2", "broker-3"];
 const RECORDS: usize = 500;
@@ -44,6 +44,7 @@ fn cluster_in_containers(directory: &TestDirectory) -> Result<()> {
     }
 
     create_topic(&compose)?;
+    wait_until_in_sync(&compose, "asked-for")?;
     let mut expected = produce_on_both_sides(&compose, directory, "first")?;
     let leader = leader(&compose)?;
     docker(&["kill", &compose.container(&format!("broker-{leader}"))?])?;
@@ -70,7 +71,7 @@ fn cluster_in_containers(directory: &TestDirectory) -> Result<()> {
 }
 
 /// `up`, and how long it took until every container was healthy and every broker knew every broker.
-fn up(compose: &Compose) -> Result<Duration> {
+pub(super) fn up(compose: &Compose) -> Result<Duration> {
     let start = Instant::now();
     compose.run(&["up", "-d", "--no-build"])?;
     wait_until_complete(compose)?;
@@ -106,19 +107,20 @@ fn resident_bytes(compose: &Compose, service: &str) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-fn create_topic(compose: &Compose) -> Result<()> {
+pub(super) fn create_topic(compose: &Compose) -> Result<()> {
     let znodes = Znodes::connect(&compose.zookeeper())?;
     let topic = format!("/brokers/topics/{TOPIC}");
     znodes.create(&topic, "")?;
     znodes.create(&format!("{topic}/0"), "")?;
     znodes.create(&format!("{topic}/0/replicas"), "[1,2,3]")?;
+    wait_until_in_sync(compose, TOPIC)
+}
+
+fn wait_until_in_sync(compose: &Compose, topic: &str) -> Result<()> {
     let mut client = KafkaClient::new(&compose.bootstrap(3));
-    for topic in [TOPIC, "asked-for"] {
-        eventually("the topic leads", HEALTHY_LIMIT, || {
-            Ok((client.partition(topic, 0)?.isr_nodes.len() == 3).then_some(()))
-        })?;
-    }
-    Ok(())
+    eventually("every replica is in sync", HEALTHY_LIMIT, || {
+        Ok((client.partition(topic, 0)?.isr_nodes.len() == 3).then_some(()))
+    })
 }
 
 fn leader(compose: &Compose) -> Result<i32> {

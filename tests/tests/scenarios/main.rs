@@ -16,6 +16,7 @@ mod health;
 mod lab;
 mod leader_loss;
 mod log_files;
+mod monitoring;
 mod pauses;
 mod racks;
 mod real_input;
