@@ -153,7 +153,10 @@ fn with_lab(
 }
 
 fn play(lab: &mut Lab, clients: &mut Clients, round: &Round) -> Result<()> {
-    for fault in &round.faults {
+    let mut faults = round.faults.clone();
+    // What writes to ZooKeeper, or asks it whom to harm, begins while it is there.
+    faults.sort_by_key(|fault| matches!(fault, Fault::LoseEnsemble));
+    for fault in faults {
         fault.begin(lab).with_context(|| format!("beginning {fault:?}"))?;
     }
     clients.keep_running(FAULT_TIME)?;
