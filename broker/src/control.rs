@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch};
+use zurau_common::id::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicId};
 use zurau_common::rejection::Rejection;
 use zurau_common::wire::server::Connection;
 
@@ -200,7 +200,10 @@ pub(crate) async fn update_metadata(
                 Admission::Close => return Answered::Close,
             };
         match outcome {
-            Ok(()) => take_live_brokers(&context, &request),
+            Ok(()) => {
+                take_live_brokers(&context, &request);
+                take_stored_isrs(&context, &request);
+            }
             Err(rejection) => {
                 warn!(controller_epoch = request.controller_epoch, %rejection, "UpdateMetadata is refused");
             }
@@ -236,6 +239,28 @@ fn take_live_brokers(context: &Arc<BrokerContext>, request: &UpdateMetadataReque
             // A fetch of a broker that is gone may have been under way; by then it was not.
             tokio::time::sleep(grace + Duration::from_millis(1)).await;
             for_all_leaders(&context).await;
+        }
+    });
+}
+
+/// Tells leaders here which versions of their ISRs are stored. Nothing waits for it.
+fn take_stored_isrs(context: &Arc<BrokerContext>, request: &UpdateMetadataRequest) {
+    let own = context.shared.own;
+    let mut told = Vec::new();
+    for topic in &request.topic_states {
+        let led = topic.partition_states.iter().filter(|state| state.leader.0 == own.0);
+        told.extend(led.filter_map(|state| {
+            let partition = context.partitions.get(topic.topic_name.as_str(), state.partition_index)?;
+            let is_this = partition.topic_id() == TopicId(topic.topic_id);
+            is_this.then(|| (partition, LeaderEpoch(state.leader_epoch), PartitionEpoch(state.zk_version)))
+        }));
+    }
+    if told.is_empty() {
+        return;
+    }
+    context.control.runtime.spawn_blocking(move || {
+        for (partition, leader_epoch, version) in told {
+            partition.hear_of_isr(leader_epoch, version);
         }
     });
 }

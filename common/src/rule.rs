@@ -61,6 +61,9 @@ rules! {
     BounceIsSeen;
     /// A change that is stored already is confirmed to the leader that asks again, not refused.
     RetryIsRecognised;
+    /// A leader that hears of a later ISR than the one it knows finds out what is stored: a member that lost records has
+    /// left by itself.
+    LaterIsrIsLookedAt;
     /// L2: a leader that cannot know what became of its proposals gets the version moved.
     ClearUpIsStored;
     /// A question or a fetch in another epoch is refused (KIP-320).

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
-use zurau_common::id::{BrokerId, LeaderEpoch};
+use zurau_common::id::{BrokerId, LeaderEpoch, PartitionEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::isr::StoredIsr;
@@ -205,6 +205,16 @@ impl Partition {
             if let Some(leader) = inner.replica.leader_mut() {
                 leader.record_live_brokers(is_live, now_ms);
                 self.settle_deletions(inner, wakes);
+                self.propose(inner, wakes);
+            }
+        });
+    }
+
+    /// The controller tells of a stored ISR, as [`Leader::hear_of_isr`].
+    pub(crate) fn hear_of_isr(self: &Arc<Self>, leader_epoch: LeaderEpoch, version: PartitionEpoch) {
+        self.step(|inner, wakes| {
+            if let Some(leader) = inner.replica.leader_mut() {
+                leader.hear_of_isr(leader_epoch, version);
                 self.propose(inner, wakes);
             }
         });

@@ -32,11 +32,14 @@ pub struct IsrState {
     /// The proposal was sent more than once or its answer was lost.
     ambiguous: bool,
     lingering: Lingering,
+    /// The latest version of `ISR` that is known to be stored, whatever it says.
+    latest: PartitionEpoch,
 }
 
 impl IsrState {
     pub fn new(stored: StoredIsr) -> Self {
-        Self { stored, proposal: None, ambiguous: false, lingering: Lingering::default() }
+        let latest = stored.partition_epoch;
+        Self { stored, proposal: None, ambiguous: false, lingering: Lingering::default(), latest }
     }
 
     pub fn stored(&self) -> &StoredIsr {
@@ -74,14 +77,21 @@ impl IsrState {
 
     /// Whether storing `isr` and `elr` would change or clear up anything.
     pub fn differs_from(&self, isr: &[BrokerId], elr: &[BrokerId]) -> bool {
-        !same_set(isr, &self.stored.isr)
-            || !same_set(elr, &self.stored.elr)
-            || self.lingering != Lingering::default()
+        !same_set(isr, &self.stored.isr) || !same_set(elr, &self.stored.elr) || !self.is_clear()
     }
 
     /// Whether nothing is possibly stored that is not known to be.
     pub fn is_clear(&self) -> bool {
-        self.lingering == Lingering::default()
+        self.lingering == Lingering::default() && self.latest <= self.stored.partition_epoch
+    }
+
+    /// This version of `ISR` is stored, as the controller tells. If it is later than all that is decided here, somebody
+    /// else stored it: a member that registers anew with less than it had acknowledged leaves by itself, and its leader
+    /// may never learn that it was gone. The next proposal finds out.
+    pub fn hear_of(&mut self, version: PartitionEpoch) {
+        if holds(Rule::LaterIsrIsLookedAt) {
+            self.latest = self.latest.max(version);
+        }
     }
 
     pub fn propose(&mut self, proposal: Proposal) {
@@ -109,7 +119,8 @@ impl IsrState {
     /// settles everything that was open: whatever was decided from an earlier one cannot be stored any more.
     pub fn settle(&mut self, stored: StoredIsr) {
         if self.stored.partition_epoch < stored.partition_epoch || !holds(Rule::NewerIsrOnly) {
-            *self = Self::new(stored);
+            let latest = self.latest.max(stored.partition_epoch);
+            *self = Self { latest, ..Self::new(stored) };
         } else if self.stored.partition_epoch == stored.partition_epoch {
             self.refused();
         }
@@ -161,6 +172,23 @@ mod tests {
         assert!(isr.differs_from(&ids(&[1]), &[]), "storing the same again settles it");
         isr.settle(stored(&[1], &[], 5));
         assert_eq!((isr.maximal(), isr.may_have_elr()), (ids(&[1]), false));
+    }
+
+    #[test]
+    fn a_later_version_than_the_known_one_is_to_be_cleared_up() {
+        let mut isr = IsrState::new(stored(&[1, 2, 3], &[], 4));
+        let differs = |isr: &IsrState| isr.differs_from(&ids(&[1, 2, 3]), &[]);
+        isr.hear_of(PartitionEpoch(4));
+        assert!(!differs(&isr) && isr.is_clear());
+        isr.hear_of(PartitionEpoch(6));
+        assert!(differs(&isr) && !isr.is_clear());
+        assert_eq!(isr.maximal(), ids(&[1, 2, 3]), "who has left counts until that is known");
+        isr.propose(proposal(&[1, 2, 3], &[]));
+        isr.settle(stored(&[1, 2, 3], &[], 5));
+        assert!(differs(&isr), "told before the answer came");
+        isr.hear_of(PartitionEpoch(3));
+        isr.settle(stored(&[1, 2], &[], 6));
+        assert!(isr.is_clear());
     }
 
     #[test]

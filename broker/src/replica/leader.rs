@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use zurau_common::assignment::difference;
-use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch};
+use zurau_common::id::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch};
 use zurau_common::leader_and_isr::LeaderAndIsr;
 use zurau_common::rule::{Rule, holds};
 use zurau_common::zk::isr::StoredIsr;
@@ -211,6 +211,13 @@ impl Leader {
 
     pub fn set_rules(&mut self, rules: LeaderRules) {
         self.rules = rules;
+    }
+
+    /// The controller tells which version of `ISR` is stored while this epoch is. Nothing, if it is another epoch.
+    pub fn hear_of_isr(&mut self, leader_epoch: LeaderEpoch, version: PartitionEpoch) {
+        if leader_epoch == self.leader_epoch {
+            self.isr.hear_of(version);
+        }
     }
 
     /// What is stored, as an answer or a reading says.

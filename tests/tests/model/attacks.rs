@@ -39,7 +39,7 @@ const ATTACKS: &[Row] = &[
         "covered by OutrankedYields as well: only both removals together show",
     ),
     ("L12", &[Rule::WaitForBrokers], ""),
-    ("N1", &[Rule::LeaveBeforeComplete], ""),
+    ("N1", &[Rule::LeaveBeforeComplete, Rule::LaterIsrIsLookedAt], ""),
     ("N2", &[Rule::CertainWithoutLease], ""),
     (
         "N3",

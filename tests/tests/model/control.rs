@@ -91,6 +91,9 @@ impl World {
         let live = process.live.clone().unwrap_or_default();
         if let Some(leader) = process.replica.as_mut().and_then(Replica::leader_mut) {
             leader.record_live_brokers(|id| live.contains(&id), now);
+            if let Some(metadata) = &order.metadata {
+                leader.hear_of_isr(metadata.leader_epoch, metadata.partition_epoch);
+            }
         }
         self.propose(broker);
     }

@@ -63,6 +63,7 @@ pub(crate) const DIRECTED: &[Directed] = &[
     history(Rule::IncarnationExists, own_path, tree::a_leader_of_the_past),
     history(Rule::StopNamesIncarnation, one_in_sync, tree::a_deletion_of_the_past),
     history(Rule::OutrankedYields, one_in_sync, tree::an_epoch_set_back),
+    history(Rule::LaterIsrIsLookedAt, one_in_sync, a_departure_that_nobody_saw),
     history(Rule::ClearUpIsStored, one_in_sync, a_proposal_of_unknown_fate),
     history(Rule::OwnWriteIsKnown, one_in_sync, tree::a_topic_that_goes_at_once),
     history(Rule::RaiseIsRepeated, one_in_sync, tree::a_lost_answer_of_a_raise),
@@ -539,4 +540,24 @@ fn a_take_over_after_a_departure(d: &mut Director) -> Led {
     d.settle()?;
     let end = d.world.brokers[1].disk.log.as_ref().map_or(0, |log| log.log_end_offset());
     if end == 1 { Ok(()) } else { Err("2 has lost the record".to_owned()) }
+}
+
+/// 3 starts again with less than it had acknowledged, and leaves the ISR by itself. Who looks next finds it alive.
+fn a_departure_that_nobody_saw(d: &mut Director) -> Led {
+    d.produce()?;
+    d.settle()?;
+    d.hold(|_, action| matches!(action, Action::Read(_)));
+    d.lose_power(2)?;
+    d.restart(2)?;
+    if !stored(&d.world, &[1, 2]) {
+        return Err("3 has not left".to_owned());
+    }
+    d.release();
+    // It has everything before anybody could think that it lags.
+    d.hold(|_, action| action == Action::CheckIsr(0));
+    d.settle()?;
+    d.take(Action::Ask(2))?;
+    d.settle()?;
+    d.release();
+    d.converge()
 }

@@ -13,10 +13,12 @@ use zurau_tests::records::{encode_batch, now_ms};
 use zurau_tests::{Cluster, TestDirectory, ZooKeeperKind, eventually, on_both_zookeepers, scenario, skip};
 
 use crate::traffic::Traffic;
+use crate::tree;
 
 on_both_zookeepers!(a_killed_leader_loses_nothing, and_leaders_store_isr);
 on_both_zookeepers!(a_frozen_leader_is_replaced_and_fenced, and_leaders_store_isr);
 on_both_zookeepers!(a_restart_of_everything_changes_nothing, and_leaders_store_isr);
+on_both_zookeepers!(a_departure_that_nobody_saw_is_made_up_for, and_leaders_store_isr);
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 3;
@@ -169,4 +171,28 @@ fn brokers_are_killed_again_and_again() {
         }
         traffic.finish_and_check(&cluster)
     });
+}
+
+/// A follower that lost records leaves the ISR by itself when it starts again (D1). If it is back before anybody has seen
+/// it go, its leader learns of it all the same, and takes it in again (N1).
+fn a_departure_that_nobody_saw_is_made_up_for(directory: &TestDirectory, kind: ZooKeeperKind) -> Result<()> {
+    let cluster = Cluster::builder().zookeeper(kind).set("min.insync.replicas", 2).start(directory)?;
+    cluster.create_topic(TOPIC, &REPLICAS)?;
+    cluster.wait_for_full_isr(TOPIC, PARTITIONS as usize, START_LIMIT)?;
+    let before: Vec<_> = (0..PARTITIONS)
+        .map(|partition| leader_in_office(&cluster, TOPIC, partition))
+        .collect::<Result<_>>()?;
+    // What broker 3 stores in that case.
+    for (partition, left) in [(0, "[1,2]"), (1, "[2,1]")] {
+        cluster.znodes.put(&format!("/brokers/topics/{TOPIC}/{partition}/ISR"), left)?;
+    }
+    for partition in 0..PARTITIONS {
+        let isr = format!("/brokers/topics/{TOPIC}/{partition}/ISR");
+        cluster.znodes.wait_for(&isr, START_LIMIT, |isr| {
+            isr.and_then(|isr| tree::ids(isr).ok()).is_some_and(|isr| isr.len() == 3)
+        })?;
+        let now = leader_in_office(&cluster, TOPIC, partition)?;
+        ensure!(now == before[partition as usize], "partition {partition} is led by {now:?} now");
+    }
+    cluster.wait_for_full_isr(TOPIC, PARTITIONS as usize, START_LIMIT)
 }
