@@ -10,6 +10,7 @@ mod group_configs;
 mod isolation;
 mod log_dirs;
 mod recording;
+mod refusals;
 mod same_leader;
 mod streams;
 mod transactions;

@@ -252,7 +252,7 @@ fn take_stored_isrs(context: &Arc<BrokerContext>, request: &UpdateMetadataReques
         told.extend(led.filter_map(|state| {
             let partition = context.partitions.get(topic.topic_name.as_str(), state.partition_index)?;
             let is_this = partition.topic_id() == TopicId(topic.topic_id);
-            is_this.then(|| (partition, LeaderEpoch(state.leader_epoch), PartitionEpoch(state.zk_version)))
+            is_this.then_some((partition, LeaderEpoch(state.leader_epoch), PartitionEpoch(state.zk_version)))
         }));
     }
     if told.is_empty() {

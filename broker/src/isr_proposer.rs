@@ -21,13 +21,13 @@ use zurau_common::wire::control::{
 use zurau_common::wire::peer::Peer;
 use zurau_common::zk::controller::ActiveController;
 use zurau_common::zk::op::MultiError;
-use zurau_common::zk::session::ZooKeeper;
 use zurau_common::zk::state::PartitionState;
 use zurau_common::zk::znode::Znode;
 
 use crate::context::BrokerContext;
 use crate::partition::Partition;
-use crate::replica::storing::{Fate, OpenProposal, ProposalAnswer, Seen, fate_of, look, paths, resignation};
+use crate::replica::storing::{Fate, OpenProposal, ProposalAnswer, Seen, fate_of, look, paths};
+use crate::resignations::{Resignation, resign};
 use crate::shared::PartitionRequest;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,6 +49,7 @@ pub(crate) struct Proposer {
     context: Arc<BrokerContext>,
     requests: mpsc::UnboundedReceiver<PartitionRequest>,
     pending: HashMap<TopicPartition, Pending>,
+    resigning: Vec<Resignation>,
     controller: Option<Peer>,
     pause: Duration,
 }
@@ -58,22 +59,24 @@ impl Proposer {
         context: Arc<BrokerContext>,
         requests: mpsc::UnboundedReceiver<PartitionRequest>,
     ) -> Self {
-        Self { context, requests, pending: HashMap::new(), controller: None, pause: FIRST_PAUSE }
+        let (pending, resigning) = (HashMap::new(), Vec::new());
+        Self { context, requests, pending, resigning, controller: None, pause: FIRST_PAUSE }
     }
 
     pub(crate) async fn run(mut self) {
         loop {
-            if self.pending.is_empty() {
+            if self.pending.is_empty() && self.resigning.is_empty() {
                 let Some(request) = self.requests.recv().await else { return };
-                self.take(request).await;
+                self.take(request);
             }
             while let Ok(request) = self.requests.try_recv() {
-                self.take(request).await;
+                self.take(request);
             }
+            self.resign().await;
             let batch = self.batch();
             if batch.is_empty() {
-                if !self.pending.is_empty() {
-                    // They wait for the lease.
+                if !self.pending.is_empty() || !self.resigning.is_empty() {
+                    // They wait for the lease, or for ZooKeeper.
                     sleep(LONGEST_PAUSE / 4).await;
                 }
                 continue;
@@ -92,22 +95,33 @@ impl Proposer {
         }
     }
 
-    async fn take(&mut self, request: PartitionRequest) {
+    fn take(&mut self, request: PartitionRequest) {
         match request {
             PartitionRequest::StoreIsr(partition) => {
                 let id = partition.id().clone();
                 self.pending.insert(id, Pending { partition, since: Instant::now() });
             }
-            PartitionRequest::Resign(partition) => {
-                if let Some(zookeeper) = self.context.zookeeper.current() {
-                    resign(&zookeeper, &[partition]).await;
-                }
-            }
+            PartitionRequest::Resign(resignation) => self.resigning.push(resignation),
             PartitionRequest::DiskError { directory, error } => {
                 let context = Arc::clone(&self.context);
                 // Not waited for: it waits for partitions, and they may wait for the disk.
                 drop(tokio::task::spawn_blocking(move || context.partitions.note_error(directory, &error)));
             }
+        }
+    }
+
+    /// Tries only while ZooKeeper answers: proposals may be stored without it.
+    async fn resign(&mut self) {
+        if self.resigning.is_empty() {
+            return;
+        }
+        match self.context.zookeeper.current() {
+            Some(zookeeper) if self.context.has_zookeeper() => {
+                self.resigning = resign(&zookeeper, std::mem::take(&mut self.resigning)).await;
+            }
+            Some(_) => {}
+            // What a session wrote as its own ended with it.
+            None => self.resigning.clear(),
         }
     }
 
@@ -321,25 +335,5 @@ fn answer_of(answer: &AnsweredPartition) -> Result<ProposalAnswer, Rejection> {
             elr: get_ids(&answer.unknown_tagged_fields, TAG_ELR).ok().flatten(),
             partition_epoch: PartitionEpoch(answer.partition_epoch),
         }),
-    }
-}
-
-/// Gives leaderships back: deletes the own `leader` znodes, unless another election has been recorded (F6).
-pub(crate) async fn resign(zookeeper: &ZooKeeper, partitions: &[Arc<Partition>]) {
-    let paths: Vec<String> =
-        partitions.iter().map(|partition| Znode::Leader(partition.id().clone()).path()).collect();
-    let Ok(nodes) = zookeeper.get_many(&paths).await else { return };
-    let mut groups = Vec::new();
-    for (partition, node) in partitions.iter().zip(nodes) {
-        let (Some(node), Some((leader_epoch, version))) = (node, partition.last_order()) else { continue };
-        if let Some(ops) = resignation(partition.id(), &node, zookeeper.session_id(), version) {
-            groups.push(((partition, leader_epoch), ops));
-        }
-    }
-    for ((partition, leader_epoch), result) in zookeeper.multi_batched(groups).await {
-        match result {
-            Ok(_) => info!(partition = %partition.id(), %leader_epoch, "resigned"),
-            Err(error) => debug!(partition = %partition.id(), %leader_epoch, %error, "not resigned"),
-        }
     }
 }

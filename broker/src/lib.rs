@@ -55,6 +55,7 @@ mod control;
 mod fetchers;
 mod isr_proposer;
 mod registration;
+mod resignations;
 mod take_over;
 mod throttle;
 

@@ -79,6 +79,11 @@ impl MetadataImage {
         Self { controller_epoch: None, ..self.clone() }
     }
 
+    /// Whether a controller has told of the cluster: then this broker, at least, is alive.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.brokers.is_empty()
+    }
+
     pub(crate) fn topic(&self, name: &str) -> Option<&Arc<TopicImage>> {
         self.topics.get(name)
     }

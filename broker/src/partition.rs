@@ -37,6 +37,7 @@ use crate::replica::follower::EpochEndOffset;
 use crate::replica::leader::LeaderRules;
 use crate::replica::steps::{self, ReplicaLog};
 use crate::replica::{Replica, Role};
+use crate::resignations::Resignation;
 use crate::shared::{PartitionRequest, Shared};
 use crate::throttle::Throttled;
 use crate::waiters::OffsetWaiters;
@@ -361,7 +362,8 @@ impl Partition {
     fn fail(self: &Arc<Self>, inner: &mut Inner, wakes: &mut Wakes, reason: &dyn std::fmt::Display) {
         error!(partition = %self.id, %reason, "the replica goes offline: its log failed; restart the broker after repair");
         if inner.replica.leader().is_some() {
-            wakes.requests.push(PartitionRequest::Resign(Arc::clone(self)));
+            let resignation = Resignation::of(self, &inner.replica);
+            wakes.requests.extend(resignation.map(PartitionRequest::Resign));
         }
         let unsynced = inner.flushing.waiting.drain();
         wakes.commits.extend(unsynced.into_iter().map(|waiter| (waiter, Err(Rejection::KafkaStorageError))));

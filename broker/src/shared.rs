@@ -15,6 +15,7 @@ use zurau_common::zk::lease::Lease;
 use crate::log::StorageError;
 use crate::metrics::Metrics;
 use crate::partition::Partition;
+use crate::resignations::Resignation;
 use crate::throttle::Throttles;
 
 /// What a partition cannot do itself, because it needs the network or ZooKeeper.
@@ -22,8 +23,8 @@ use crate::throttle::Throttles;
 pub(crate) enum PartitionRequest {
     /// A proposal for the ISR is open.
     StoreIsr(Arc<Partition>),
-    /// The disk failed: leadership must be given back.
-    Resign(Arc<Partition>),
+    /// The disk failed, or an office was refused that may be stored: leadership must be given back.
+    Resign(Resignation),
     /// A disk operation failed in a log directory, named by its index in `log.dirs`: it may have to go offline.
     DiskError { directory: usize, error: StorageError },
 }

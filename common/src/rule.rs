@@ -64,6 +64,8 @@ rules! {
     /// A leader that hears of a later ISR than the one it knows finds out what is stored: a member that lost records has
     /// left by itself.
     LaterIsrIsLookedAt;
+    /// L2: an office that was refused, and may have been stored all the same, is given back.
+    RefusedOfficeIsGivenBack;
     /// L2: a leader that cannot know what became of its proposals gets the version moved.
     ClearUpIsStored;
     /// A question or a fetch in another epoch is refused (KIP-320).

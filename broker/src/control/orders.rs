@@ -17,6 +17,8 @@ use zurau_common::zk::znode::Znode;
 
 use crate::context::BrokerContext;
 use crate::partition::{Accepted, Partition};
+use crate::resignations::Resignation;
+use crate::shared::PartitionRequest;
 use crate::take_over::{Candidate, take_over};
 
 use super::recording::{Recording, Written};
@@ -145,6 +147,9 @@ async fn take_offices(context: &Arc<BrokerContext>, offices: Vec<Candidate>) -> 
             }
             Err(rejection) => {
                 partition.refuse_office(&order, rejection);
+                // It may have been stored without an answer. Then the controller takes the office for held (L2).
+                let resignation = Resignation::from_office(&partition, &order);
+                context.shared.request(PartitionRequest::Resign(resignation));
                 Err(rejection)
             }
         };

@@ -58,7 +58,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::{Decodable, Encodable, Request};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::error;
 use zurau_common::wire::consumer_group;
 use zurau_common::wire::frame::{RequestFrame, decode_request_body, encode_response};
@@ -170,6 +170,9 @@ impl RequestHandler for Handlers {
         let offers_consumer_protocol = self.context.groups.offers_consumer_protocol;
         match find(call.frame.api_key).filter(|api| api.is_offered(offers_consumer_protocol)) {
             Some(api) if (api.version_min..=api.version_max).contains(&call.frame.api_version) => {
+                if describes_the_cluster(api.key) && !self.context.metadata.image().is_told() {
+                    return Box::pin(start_when_told(call, api.start));
+                }
                 (api.start)(call)
             }
             _ => unsupported::start(call),
@@ -178,6 +181,24 @@ impl RequestHandler for Handlers {
 
     fn answered(&self, answered: &Answered) {
         self.context.shared.metrics.requests.record(answered);
+    }
+}
+
+/// How long a request waits for what only a controller can tell.
+const UNTOLD_LIMIT: Duration = Duration::from_secs(5);
+
+const fn describes_the_cluster(key: ApiKey) -> bool {
+    matches!(key, ApiKey::Metadata | ApiKey::DescribeCluster | ApiKey::DescribeTopicPartitions)
+}
+
+/// A broker that was not told of the cluster yet answers nothing about it, as Kafka's brokers answer nothing before they
+/// are registered: it would say that no topic exists, and an idempotent producer of librdkafka that hears so about its
+/// topic may never send anything again. The client is left to ask another broker in the end.
+async fn start_when_told(call: Call, start: fn(Call) -> Starting) -> Answer {
+    let told = call.context.metadata.wait_until(|image| image.is_told().then_some(()));
+    match timeout(UNTOLD_LIMIT, told).await {
+        Ok(()) => start(call).await,
+        Err(_) => Answer::Close("no controller has told this broker of the cluster yet".to_owned()),
     }
 }
 

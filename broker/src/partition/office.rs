@@ -18,6 +18,7 @@ use crate::replica::leader::Office;
 use crate::replica::steps::log_facts;
 use crate::replica::storing::{OpenProposal, StoredFacts};
 use crate::replica::take_over::TakeOver;
+use crate::resignations::Resignation;
 use crate::shared::PartitionRequest;
 
 /// What became of an order.
@@ -188,9 +189,9 @@ impl Partition {
         facts(&self.inner.lock())
     }
 
-    /// The leader epoch and `state` version last heard, whatever the role: what a resignation is fenced by.
-    pub(crate) fn last_order(&self) -> Option<(LeaderEpoch, i32)> {
-        self.inner.lock().replica.view().map(|view| (view.leader_epoch, view.state_version))
+    /// What gives back the leadership that this broker has, or may be recorded with.
+    pub(crate) fn resignation(self: &Arc<Self>) -> Option<Resignation> {
+        Resignation::of(self, &self.inner.lock().replica)
     }
 
     /// The highest leader epoch that this replica has seen.
@@ -262,7 +263,8 @@ impl Partition {
                     partition = %self.id, %leader_epoch, ?stored,
                     "the stored ISR lacks its leader (was it written by hand?): resigning"
                 );
-                wakes.requests.push(PartitionRequest::Resign(Arc::clone(self)));
+                let resignation = Resignation::of(self, replica);
+                wakes.requests.extend(resignation.map(PartitionRequest::Resign));
                 self.leave_roles(inner, wakes, None);
                 return;
             }

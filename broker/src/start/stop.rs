@@ -13,7 +13,8 @@ use zurau_common::wire::control::CONTROLLED_SHUTDOWN_VERSION;
 use super::Parts;
 use crate::Broker;
 use crate::context::BrokerContext;
-use crate::isr_proposer::{connect_to_controller, resign};
+use crate::isr_proposer::connect_to_controller;
+use crate::resignations::resign;
 
 /// For the controller to move leaderships away.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(3_500);
@@ -51,7 +52,8 @@ async fn stop(parts: Parts) {
         partition.stop();
     }
     if let Some(zookeeper) = context.zookeeper.current() {
-        let resigned = timeout(RESIGN_LIMIT, resign(&zookeeper, &partitions)).await;
+        let resignations = partitions.iter().filter_map(|partition| partition.resignation()).collect();
+        let resigned = timeout(RESIGN_LIMIT, resign(&zookeeper, resignations)).await;
         context.shared.end_lease();
         context.zookeeper.set(None);
         let closed = timeout(SESSION_LIMIT, zookeeper.close()).await;

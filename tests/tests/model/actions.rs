@@ -66,6 +66,7 @@ pub(crate) enum Action {
     LoseOutcome(usize),
     LoseClaimAnswer(usize),
     LoseTakeOverAnswer(usize),
+    GiveTakeOverUp(usize),
     LoseProposalAnswer(usize),
     GiveOrderUp(usize, BrokerId),
     GiveFetchUp(usize, BrokerId),
@@ -259,6 +260,9 @@ impl World {
             if process.lane.as_ref().is_some_and(|lane| lane.plan.is_some()) {
                 actions.push(Action::LoseTakeOverAnswer(i));
             }
+            if process.lane.as_ref().is_some_and(|lane| lane.plan.is_none() && lane.rounds > 0) {
+                actions.push(Action::GiveTakeOverUp(i));
+            }
             if self.config.own_isr_path && process.proposer.wanted && !process.proposer.look {
                 actions.push(Action::LoseProposalAnswer(i));
             }
@@ -382,6 +386,7 @@ impl World {
             Action::LoseOutcome(_)
             | Action::LoseClaimAnswer(_)
             | Action::LoseTakeOverAnswer(_)
+            | Action::GiveTakeOverUp(_)
             | Action::LoseProposalAnswer(_) => &mut b.lose_answer,
             Action::GiveOrderUp(..) | Action::GiveFetchUp(..) | Action::GiveProposalUp(_) => &mut b.give_up,
             Action::Duplicate(_) => &mut b.duplicate,
@@ -409,6 +414,7 @@ impl World {
             Action::LoseOutcome(c) => self.store(c, true),
             Action::LoseClaimAnswer(i) => self.register(i, true),
             Action::LoseTakeOverAnswer(i) => self.take_over(i, true),
+            Action::GiveTakeOverUp(i) => self.give_take_over_up(i),
             Action::LoseProposalAnswer(i) => self.send_proposal(i, true),
             Action::GiveOrderUp(c, broker) => self.give_order_up(c, broker),
             Action::GiveFetchUp(i, leader) => self.give_fetch_up(i, leader),

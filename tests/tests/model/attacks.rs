@@ -24,7 +24,17 @@ const ATTACKS: &[Row] = &[
     ("F12", &[Rule::MinusOneIsNoVersion], ""),
     ("F13", &[Rule::RecoveryIsRecorded], ""),
     ("L1", &[Rule::ReadAfterDeafness, Rule::OwnWriteIsKnown], ""),
-    ("L2", &[Rule::LostAnswerLingers, Rule::ClearUpIsStored, Rule::RaiseIsRepeated, Rule::NewerIsrOnly], ""),
+    (
+        "L2",
+        &[
+            Rule::LostAnswerLingers,
+            Rule::ClearUpIsStored,
+            Rule::RaiseIsRepeated,
+            Rule::NewerIsrOnly,
+            Rule::RefusedOfficeIsGivenBack,
+        ],
+        "",
+    ),
     ("L3", &[Rule::MoveIsAnEpoch], ""),
     ("L4", &[Rule::RefusalIsRemembered], ""),
     ("L5", &[Rule::BrokerBeforeResignation], ""),

@@ -252,6 +252,11 @@ impl World {
         }
     }
 
+    /// What is stored cannot be read for too long.
+    pub(crate) fn give_take_over_up(&mut self, broker: usize) {
+        self.end_lane(broker, Err(Rejection::NotLeaderOrFollower));
+    }
+
     fn end_lane(&mut self, broker: usize, outcome: Result<StoredIsr, Rejection>) {
         let (now, rules) = (self.now, self.config.rules(self.min_insync));
         let known = &mut *self.brokers[broker];
@@ -275,6 +280,9 @@ impl World {
             Err(rejection) => {
                 process.commits.drain();
                 replica.refuse_office(&lane.order, rejection);
+                if holds(Rule::RefusedOfficeIsGivenBack) {
+                    self.resign(broker);
+                }
                 Err(rejection)
             }
         };

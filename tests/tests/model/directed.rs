@@ -64,6 +64,7 @@ pub(crate) const DIRECTED: &[Directed] = &[
     history(Rule::StopNamesIncarnation, one_in_sync, tree::a_deletion_of_the_past),
     history(Rule::OutrankedYields, one_in_sync, tree::an_epoch_set_back),
     history(Rule::LaterIsrIsLookedAt, one_in_sync, a_departure_that_nobody_saw),
+    history(Rule::RefusedOfficeIsGivenBack, one_in_sync, an_office_of_unknown_fate),
     history(Rule::ClearUpIsStored, one_in_sync, a_proposal_of_unknown_fate),
     history(Rule::OwnWriteIsKnown, one_in_sync, tree::a_topic_that_goes_at_once),
     history(Rule::RaiseIsRepeated, one_in_sync, tree::a_lost_answer_of_a_raise),
@@ -559,5 +560,20 @@ fn a_departure_that_nobody_saw(d: &mut Director) -> Led {
     d.take(Action::Ask(2))?;
     d.settle()?;
     d.release();
+    d.converge()
+}
+
+/// 2 is elected, stores that it leads, hears nothing of that, and cannot look: it refuses, and keeps its session.
+fn an_office_of_unknown_fate(d: &mut Director) -> Led {
+    d.hold(|_, action| matches!(action, Action::TakeOver(_)));
+    d.kill(0)?;
+    d.until("2 is elected", |world| {
+        world.brokers[1].process.as_ref().is_some_and(|process| process.lane.is_some())
+    })?;
+    d.take(Action::LoseTakeOverAnswer(1))?;
+    d.take(Action::GiveTakeOverUp(1))?;
+    d.release();
+    d.settle()?;
+    d.restart(0)?;
     d.converge()
 }
