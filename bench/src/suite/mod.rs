@@ -270,7 +270,10 @@ pub(crate) fn run(arguments: &SuiteArguments) -> Result<()> {
     floors(&mut machine, directory.path(), scale)?;
     reports.0.push(machine);
 
+    // BBR paces a loopback flow to a fifth of what it carries otherwise.
+    let congestion_control = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let settings = json!({
+        "tcp_congestion_control": congestion_control.ok().map(|name| name.trim().to_owned()),
         "zookeeper": format!("{zookeeper:?}"), "rounds": rounds, "against": arguments.against,
         "warm_up_and_seconds_full": [scale.full.0.as_secs_f64(), scale.full.1.as_secs_f64()],
         "warm_up_and_seconds_paced": [scale.paced.0.as_secs_f64(), scale.paced.1.as_secs_f64()],
