@@ -250,9 +250,8 @@ fn take_stored_isrs(context: &Arc<BrokerContext>, request: &UpdateMetadataReques
     for topic in &request.topic_states {
         let led = topic.partition_states.iter().filter(|state| state.leader.0 == own.0);
         told.extend(led.filter_map(|state| {
-            let partition = context.partitions.get(topic.topic_name.as_str(), state.partition_index)?;
-            let is_this = partition.topic_id() == TopicId(topic.topic_id);
-            is_this.then_some((partition, LeaderEpoch(state.leader_epoch), PartitionEpoch(state.zk_version)))
+            let partition = context.partitions.get_by_id(TopicId(topic.topic_id), state.partition_index)?;
+            Some((partition, LeaderEpoch(state.leader_epoch), PartitionEpoch(state.zk_version)))
         }));
     }
     if told.is_empty() {

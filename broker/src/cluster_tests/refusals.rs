@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut as _, BytesMut};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use kafka_protocol::messages::MetadataRequest;
 use tokio::time::timeout;
 use zurau_common::rejection::Rejection;
 use zurau_common::zk::isr::encode_ids;
 use zurau_common::zk::op::Op;
 use zurau_common::zk::znode::Znode;
 
+use super::wire::connect;
 use super::world::{World, eventually, id, ids, state};
 
 /// While the `leader` znode of a broker stands nobody else is elected, so none may stay of one that does not lead (L2).
@@ -36,21 +35,12 @@ async fn a_refused_office_is_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metadata_waits_until_a_controller_has_told_of_the_cluster() {
     let mut world = World::start().await;
-    let mut client = TcpStream::connect(("127.0.0.1", world.port(1))).await.unwrap();
-    // Metadata v1 of no topic, by a client without a name.
-    let mut request = BytesMut::new();
-    request.put_i32(14);
-    request.put_i16(3);
-    request.put_i16(1);
-    request.put_i32(7);
-    request.put_i16(-1);
-    request.put_i32(0);
-    client.write_all(&request).await.unwrap();
-    let early = timeout(Duration::from_millis(300), client.read_u32()).await;
+    let client = connect(&world, 1).await;
+    let request = MetadataRequest::default().with_topics(Some(Vec::new()));
+    let mut asking = tokio::spawn(async move { client.call(1, &request).await });
+    let early = timeout(Duration::from_millis(300), &mut asking).await;
     assert!(early.is_err(), "answered before anybody had told of the cluster: {early:?}");
     world.publish_live_brokers().await;
-    let length = timeout(Duration::from_secs(20), client.read_u32()).await.unwrap().unwrap();
-    let mut answer = vec![0; length as usize];
-    client.read_exact(&mut answer).await.unwrap();
-    assert_eq!(answer[..8], [0, 0, 0, 7, 0, 0, 0, 3], "the answer to 7, and three brokers");
+    let answer = timeout(Duration::from_secs(20), asking).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.brokers.len(), 3);
 }

@@ -78,8 +78,9 @@ impl RecordStream {
         Ok(Some(bytes.slice(..taken)))
     }
 
-    /// The next part, without reading it: what stands there does not change ([`LogFile::lend`]). `None` if it has to be read: it is not below the high watermark, where nothing is
-    /// cut in an orderly life; not in the page cache; or of small batches, whose headers would cost too much to look at.
+    /// The next part, without reading it: what stands there does not change ([`LogFile::lend`]). `None` if it has to be
+    /// read: it is not below the high watermark, where nothing is cut in an orderly life; not in the page cache; or of
+    /// small batches, whose headers would cost too much to look at.
     ///
     /// # Errors
     /// As [`RecordStream::next`].

@@ -216,7 +216,9 @@ impl Partition {
         self.step(|inner, wakes| {
             if let Some(leader) = inner.replica.leader_mut() {
                 leader.hear_of_isr(leader_epoch, version);
-                self.propose(inner, wakes);
+                if !leader.isr().is_clear() {
+                    self.propose(inner, wakes);
+                }
             }
         });
     }

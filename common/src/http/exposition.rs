@@ -2,9 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-/// The longest integer, a space and a line's end.
-const NUMBER_BYTES: usize = 22;
-
 /// What kind of number a family holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -86,21 +83,19 @@ impl Family<'_> {
 
     /// A sample of a summary: `_sum`, `_count`.
     pub fn suffixed(&mut self, suffix: &str, labels: Labels<'_>, value: impl Number) {
-        let text = &mut self.page.text;
-        text.push_str(self.name);
-        text.push_str(suffix);
-        write_labels(labels, text);
-        text.push(' ');
-        value.write_to(text);
-        text.push('\n');
+        self.line(suffix, |text| write_labels(labels, text), value);
     }
 
     /// [`Family::sample`] with labels that are written already.
     pub fn sample_of(&mut self, labels: &LabelText, value: impl Number) {
+        self.line("", |text| text.push_str(&labels.0), value);
+    }
+
+    fn line(&mut self, suffix: &str, write_labels: impl FnOnce(&mut String), value: impl Number) {
         let text = &mut self.page.text;
-        text.reserve(self.name.len() + labels.0.len() + NUMBER_BYTES);
         text.push_str(self.name);
-        text.push_str(&labels.0);
+        text.push_str(suffix);
+        write_labels(text);
         text.push(' ');
         value.write_to(text);
         text.push('\n');

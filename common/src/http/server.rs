@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -17,7 +16,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -105,7 +104,7 @@ impl Drop for HttpServer {
 }
 
 async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Times, stop: CancellationToken) {
-    let scrapes = Arc::new(Scrapes::default());
+    let scrapes = Arc::new(Mutex::new(0));
     let places = Places::new(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX);
     loop {
         let (stream, peer) = match socket.accept().await {
@@ -138,7 +137,7 @@ async fn accept_loop(socket: TcpListener, process: Arc<dyn Observed>, times: Tim
 async fn serve(
     stream: TcpStream,
     process: Arc<dyn Observed>,
-    scrapes: Arc<Scrapes>,
+    scrapes: Arc<Mutex<usize>>,
     times: Times,
 ) -> hyper::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
@@ -158,7 +157,7 @@ async fn serve(
 async fn answer(
     request: &Request<Incoming>,
     process: Arc<dyn Observed>,
-    scrapes: Arc<Scrapes>,
+    scrapes: Arc<Mutex<usize>>,
 ) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut refused = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD are served here\n");
@@ -181,32 +180,17 @@ fn ready(readiness: &Readiness) -> Response<Full<Bytes>> {
     page(status, JSON, readiness.to_json() + "\n")
 }
 
-/// Scrapes of `/metrics`: one at a time.
-#[derive(Debug)]
-struct Scrapes {
-    place: Arc<Semaphore>,
-    /// Size of the last page: the next one will not be much larger.
-    last_bytes: AtomicUsize,
-}
-
-impl Default for Scrapes {
-    fn default() -> Self {
-        Self { place: Arc::new(Semaphore::new(1)), last_bytes: AtomicUsize::new(0) }
-    }
-}
-
-/// On a thread that may wait; who comes meanwhile waits too.
-async fn metrics(process: Arc<dyn Observed>, scrapes: Arc<Scrapes>) -> Response<Full<Bytes>> {
+/// One at a time, on a thread that may wait; who comes meanwhile waits too. `scrapes`: size of the last page in bytes; the
+/// next one will not be much larger.
+async fn metrics(process: Arc<dyn Observed>, scrapes: Arc<Mutex<usize>>) -> Response<Full<Bytes>> {
     let written = async {
-        let place = Arc::clone(&scrapes.place).acquire_owned().await.ok()?;
+        let mut last_bytes = scrapes.lock_owned().await;
         let writing = tokio::task::spawn_blocking(move || {
-            let last = scrapes.last_bytes.load(Ordering::Relaxed);
-            let mut page = Exposition::with_capacity(last + last / 8);
+            // Locked until the work is done, even if nobody waits for it any more.
+            let mut page = Exposition::with_capacity(*last_bytes + *last_bytes / 8);
             process.metrics(&mut page);
             let text = page.into_text();
-            scrapes.last_bytes.store(text.len(), Ordering::Relaxed);
-            // Held until the work is done, even if nobody waits for it any more.
-            drop(place);
+            *last_bytes = text.len();
             text
         });
         writing.await.ok()
