@@ -5,13 +5,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Read as _};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 
 use super::error::{StorageContext, StorageError};
 use super::faults::{self, Operation, before};
@@ -72,8 +73,7 @@ impl LogFile {
             return Ok(file.clone());
         }
         let path = self.path();
-        let file = OpenOptions::new().read(true).write(true).open(&path).storage("open", &path)?;
-        let file = Arc::new(file);
+        let file = Arc::new(open(&path).storage("open", &path)?);
         if self.open.lock().replace(file.clone()).is_none() {
             OPEN_COUNT.fetch_add(1, Ordering::Relaxed);
         }
@@ -161,6 +161,17 @@ impl LogFile {
 impl Drop for LogFile {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Opens an existing file for reads and writes. Reads of what has just been written would each store their time.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match options.clone().custom_flags(OFlags::NOATIME.bits().cast_signed()).open(path) {
+        // Only a file's owner may ask for that.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => options.open(path),
+        opened => opened,
     }
 }
 
@@ -410,6 +421,19 @@ mod tests {
         write_atomically(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    /// Where the file system stores times of reads at all.
+    #[test]
+    fn a_read_is_no_write_of_its_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = LogFile::new(directory.path().join("x"));
+        file.create().unwrap();
+        file.write_all_at(b"abc", 0).unwrap();
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        file.get().unwrap().set_times(fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+        file.read_exact_at(&mut [0; 3], 0).unwrap();
+        assert_eq!(fs::metadata(file.path()).unwrap().accessed().unwrap(), long_ago);
     }
 
     #[test]
