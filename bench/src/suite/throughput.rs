@@ -19,6 +19,8 @@ const BAR_CPU: f64 = 6.0;
 /// Of what a broker must do at least, receive and append, at RF 1 with acks=1.
 const BAR_SHARE: f64 = 60.0;
 const BAR_SMALL_RECORDS: f64 = 150_000.0;
+/// A second: so few that no cluster makes batches of them.
+const SINGLE_RECORDS: f64 = 10_000.0;
 /// Percent of the idempotent throughput that transactions of 100 ms may cost.
 const BAR_TRANSACTIONS: f64 = 10.0;
 /// Of the unsynced throughput.
@@ -137,14 +139,18 @@ fn one_shape(context: &mut Context<'_>, shape: Shape) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// W3: 20 producers with keys over 200 partitions, no lingering, 100-byte records; what their queues hold goes.
+/// W3: 20 producers with keys over 200 partitions, no lingering, 100-byte records; what their queues hold goes. At the
+/// lower of the rates offered each record is a batch; at the higher one batches are as large as the cluster is slow, so that
+/// the CPU of each batch, not of each record, compares clusters.
 pub(super) fn small_batches(context: &mut Context<'_>) -> Result<()> {
     let partitions = context.scale.pick(200, 12);
-    let offered = context.scale.pick(BAR_SMALL_RECORDS, 2000.0);
+    let offered = [context.scale.pick(SINGLE_RECORDS, 1000.0), context.scale.pick(BAR_SMALL_RECORDS, 2000.0)];
     // Half the queue of a librdkafka producer, so that batches stay small.
-    let full = ("full rate", Pace::Queue { records: context.scale.pick(5_000, 200) });
-    let steady = ("offered", Pace::Rate { bytes_per_second: offered * 100.0 });
-    for (name, pace) in [steady, full] {
+    let full = ("full rate".to_owned(), Pace::Queue { records: context.scale.pick(5_000, 200) });
+    let steady = offered.map(|records| {
+        (format!("{records} records/s offered"), Pace::Rate { bytes_per_second: records * 100.0 })
+    });
+    for (name, pace) in steady.into_iter().chain([full]) {
         let mut system = context.start(3, &[])?;
         let topic = system.create_topic(partitions, 3, &[])?;
         let mut plan = Plan::new(&topic, partitions, pace);
@@ -154,18 +160,17 @@ pub(super) fn small_batches(context: &mut Context<'_>) -> Result<()> {
         plan.in_flight = 5;
         (plan.warm_up, plan.time) = context.scale.full;
         let loaded = load(&system, &plan)?;
-        let name = match name {
-            "offered" => format!("{offered} records/s offered"),
-            name => name.to_owned(),
-        };
         let report = &mut *context.report;
-        let bar = (pace == full.1).then_some(Bar::Above(BAR_SMALL_RECORDS));
+        let bar = matches!(pace, Pace::Queue { .. }).then_some(Bar::Above(BAR_SMALL_RECORDS));
         report.add(format!("{name}: records"), loaded.tally.rate(), "/s", bar);
         let per_request = loaded.tally.records as f64 / loaded.tally.requests.max(1) as f64;
         report.add(format!("{name}: records of a batch"), per_request, "", None);
         report.add_latencies(&format!("{name}: latency"), &loaded.tally.latencies, None);
         if let Some(cpu) = loaded.cpu_per_gigabyte {
-            report.add(format!("{name}: CPU of all brokers"), cpu / 10.0, "s per million records", None);
+            let per_million = cpu / 10.0;
+            report.add(format!("{name}: CPU of all brokers"), per_million, "s per million records", None);
+            let name = format!("{name}: CPU of all brokers for a batch");
+            report.add(name, per_million * per_request, "µs", None);
         }
         report.add(format!("{name}: records verified"), loaded.verified as f64, "", None);
         system.finish()?;
