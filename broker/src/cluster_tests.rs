@@ -201,7 +201,7 @@ async fn a_follower_serves_consumers_what_it_knows_to_be_committed() {
     // Its high watermark comes with the next answer of the leader; whoever waits for it is woken.
     while follower.status().high_watermark < 1 {
         let waiter = FetchWaiter::new();
-        follower.wait_for_data(&waiter, follower.read(&request).unwrap().seen);
+        follower.wait_for_data((&waiter, 0), follower.read(&request).unwrap().seen);
         tokio::time::timeout(Duration::from_secs(20), waiter.woken()).await.unwrap();
     }
     let answer = follower.read(&request).unwrap();

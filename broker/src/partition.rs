@@ -316,10 +316,14 @@ impl Partition {
     /// After anything that may move the high watermark or the ISR: moves them, and gathers who must know.
     fn settle(&self, inner: &mut Inner, wakes: &mut Wakes) {
         self.settle_deletions(inner, wakes);
-        let Inner { replica, log: Some(log), commits, committed_waiters, .. } = inner else { return };
+        let Inner { replica, log: Some(log), commits, committed_waiters, appended_waiters, .. } = inner else {
+            return;
+        };
         let settled = steps::settle(replica, log, commits, || self.shared.holds_lease());
         if settled.risen {
             committed_waiters.take(&mut wakes.fetches);
+            // Followers hear of it with the next records of any partition.
+            appended_waiters.note();
         }
         wakes.commits.extend(settled.acknowledged);
     }

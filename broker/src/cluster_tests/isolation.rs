@@ -80,7 +80,7 @@ async fn txn_09_txn_10_isolation_holds_at_once_after_a_wait_and_for_offsets() {
     let nothing = read(&partition, 3, Isolation::ReadCommitted);
     assert!(nothing.plan.is_empty());
     let waiter = FetchWaiter::new();
-    partition.wait_for_data(&waiter, nothing.seen);
+    partition.wait_for_data((&waiter, 0), nothing.seen);
     end(8); // 4
     tokio::time::timeout(std::time::Duration::from_secs(20), waiter.woken()).await.expect("woken in time");
     world.agree(5).await;

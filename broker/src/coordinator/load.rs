@@ -93,7 +93,7 @@ pub(crate) async fn load<S: Replay>(
                 break;
             }
             let waiter = FetchWaiter::new();
-            partition.wait_for_data(&waiter, answer.seen);
+            partition.wait_for_data((&waiter, 0), answer.seen);
             // After the time the next read tells whether this broker still leads.
             let _ = timeout(COMMIT_WAIT, waiter.woken()).await;
             continue;

@@ -279,9 +279,10 @@ impl Partition {
         }
     }
 
-    /// Registers a long poll. It is woken when the partition moves from what was `seen`: the high watermark for
-    /// consumers, the log end for followers, or the leadership. Woken at once if that has happened already.
-    pub(crate) fn wait_for_data(&self, waiter: &Arc<FetchWaiter>, seen: Seen) {
+    /// Registers a long poll, to which this partition is the one at `place`. It is woken when the partition moves from
+    /// what was `seen`: the high watermark for consumers, the log end for followers, or the leadership. Woken at once if
+    /// that has happened already.
+    pub(crate) fn wait_for_data(&self, (waiter, place): (&Arc<FetchWaiter>, usize), seen: Seen) {
         let mut inner = self.inner.lock();
         let Inner { replica, log, committed_waiters, appended_waiters, .. } = &mut *inner;
         let unchanged = match (replica.readable_in(seen.leader_epoch), log) {
@@ -293,11 +294,11 @@ impl Partition {
         };
         if !unchanged {
             drop(inner);
-            waiter.wake();
+            waiter.wake_at_once(place);
         } else if seen.follower {
-            appended_waiters.add(waiter);
+            appended_waiters.add(waiter, place);
         } else {
-            committed_waiters.add(waiter);
+            committed_waiters.add(waiter, place);
         }
     }
 

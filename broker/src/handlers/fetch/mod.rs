@@ -12,6 +12,7 @@ mod encode;
 mod session;
 mod stream;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use self::stream::ServedRecords;
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Reply, Starting, ready};
 use crate::context::BrokerContext;
-use crate::fetch_waiter::FetchWaiter;
+use crate::fetch_waiter::{FetchWaiter, News};
 use crate::log::{ReadPlan, STREAMED_FROM_BYTES};
 use crate::partition::{Isolation, Partition, ReadAnswer, ReadRequest, Reader};
 use crate::replica::selector::nearest;
@@ -170,21 +171,46 @@ struct Job {
 
 type Read = Result<(Arc<Partition>, ReadAnswer), Rejection>;
 
+/// Bytes of records that it brings.
+fn planned(read: &Read) -> usize {
+    read.as_ref().map_or(0, |(_, answer)| answer.plan.len())
+}
+
 impl Job {
     async fn run(self) -> Frame {
         let mut reads = self.read_all();
+        let waiter = FetchWaiter::new();
+        let mut to_register: Vec<usize> = (0..reads.len()).collect();
         while !self.is_enough(&reads) && Instant::now() < self.deadline {
-            let waiter = FetchWaiter::new();
-            for (partition, answer) in reads.iter().flatten() {
-                partition.wait_for_data(&waiter, answer.seen);
+            for place in to_register {
+                if let Ok((partition, answer)) = &reads[place] {
+                    partition.wait_for_data((&waiter, place), answer.seen);
+                }
             }
             if timeout_at(self.deadline, waiter.woken()).await.is_err() {
                 break;
             }
-            // The old answers live until the new ones are there: time in here is not the follower's lag (D5).
-            reads = self.read_all();
+            let News { moved, noted } = waiter.take_news();
+            self.read_again(&mut reads, moved.iter().chain(&noted).copied().collect());
+            to_register = moved;
         }
         self.finish(reads).await
+    }
+
+    /// Looks again at those of these places; what the others answered stands.
+    fn read_again(&self, reads: &mut [Read], places: BTreeSet<usize>) {
+        let kept = |(place, read): (usize, &Read)| if places.contains(&place) { 0 } else { planned(read) };
+        let kept: usize = reads.iter().enumerate().map(kept).sum();
+        let mut left = self.bytes_max.saturating_sub(kept);
+        let mut first = kept == 0;
+        for place in places {
+            let (key, fetch) = &self.fetching.partitions[place];
+            let read = self.read_one(key, fetch, left, first);
+            left = left.saturating_sub(planned(&read));
+            first &= planned(&read) == 0;
+            // The old answer lives until the new one is there: time in here is not the follower's lag (D5).
+            reads[place] = read;
+        }
     }
 
     /// Small reads come from the page cache, as the end of a log does. A large one may be an old part of the log and
@@ -209,10 +235,8 @@ impl Job {
         let mut first = true;
         let reads = self.fetching.partitions.iter().map(|(key, fetch)| {
             let read = self.read_one(key, fetch, left, first);
-            if let Ok((_, answer)) = &read {
-                left = left.saturating_sub(answer.plan.len());
-                first &= answer.plan.is_empty();
-            }
+            left = left.saturating_sub(planned(&read));
+            first &= planned(&read) == 0;
             read
         });
         reads.collect()
