@@ -9,6 +9,7 @@ mod first_leaders;
 mod group_configs;
 mod isolation;
 mod log_dirs;
+mod long_polls;
 mod recording;
 mod refusals;
 mod same_leader;

@@ -316,7 +316,8 @@ impl Partition {
     /// After anything that may move the high watermark or the ISR: moves them, and gathers who must know.
     fn settle(&self, inner: &mut Inner, wakes: &mut Wakes) {
         self.settle_deletions(inner, wakes);
-        let Inner { replica, log: Some(log), commits, committed_waiters, appended_waiters, .. } = inner else {
+        let Inner { replica, log: Some(log), commits, committed_waiters, appended_waiters, .. } = inner
+        else {
             return;
         };
         let settled = steps::settle(replica, log, commits, || self.shared.holds_lease());

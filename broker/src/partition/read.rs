@@ -169,12 +169,24 @@ impl Partition {
         inner.replica.leader().filter(|leader| self.may_serve(leader)).map(Leader::leader_epoch)
     }
 
-    /// Reads. A follower's offset is noted as its progress, unless its history diverges.
+    /// As [`Partition::read_at`], now.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn read(self: &Arc<Self>, request: &ReadRequest) -> Result<ReadAnswer, Rejection> {
+        self.read_at(request, self.shared.now_ms())
+    }
+
+    /// Reads. A follower's offset is noted as its progress, unless its history diverges. `fetched_ms`: the time, by
+    /// [`Shared::now_ms`](crate::shared::Shared::now_ms).
     ///
     /// # Errors
     /// Not the leader, wrong epoch, an offset outside the log, a follower that is no host.
-    pub(crate) fn read(self: &Arc<Self>, request: &ReadRequest) -> Result<ReadAnswer, Rejection> {
-        let fetched_ms = self.shared.now_ms();
+    pub(crate) fn read_at(
+        self: &Arc<Self>,
+        request: &ReadRequest,
+        fetched_ms: u64,
+    ) -> Result<ReadAnswer, Rejection> {
         let answer = self.step(|inner, wakes| {
             let leader_epoch = match request.reader {
                 Reader::Consumer { may_follow: true, .. } => {

@@ -13,7 +13,7 @@ mod session;
 mod stream;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kafka_protocol::messages::FetchRequest;
@@ -26,7 +26,7 @@ use zurau_common::wire::server::{Answer, Connection, Frame};
 
 use self::encode::{FetchAnswer, PartitionAnswer, Records, encode};
 pub(crate) use self::session::FetchSessions;
-use self::session::{Fetching, NO_SESSION, PartitionFetch, PartitionKey, SessionRequest, Told};
+use self::session::{Asked, Fetching, NO_SESSION, PartitionFetch, PartitionKey, SessionRequest, Told};
 use self::stream::ServedRecords;
 use super::leader_hint::{LeaderHints, TopicRef, not_hosted};
 use super::{Call, Reply, Starting, ready};
@@ -177,8 +177,11 @@ fn planned(read: &Read) -> usize {
 }
 
 impl Job {
-    async fn run(self) -> Frame {
+    async fn run(mut self) -> Frame {
         let mut reads = self.read_all();
+        for (asked, read) in self.fetching.partitions.iter_mut().zip(&reads) {
+            asked.partition = read.as_ref().map_or_else(|_| Weak::new(), |(found, _)| Arc::downgrade(found));
+        }
         let waiter = FetchWaiter::new();
         let mut to_register: Vec<usize> = (0..reads.len()).collect();
         while !self.is_enough(&reads) && Instant::now() < self.deadline {
@@ -203,9 +206,9 @@ impl Job {
         let kept: usize = reads.iter().enumerate().map(kept).sum();
         let mut left = self.bytes_max.saturating_sub(kept);
         let mut first = kept == 0;
+        let now_ms = self.context.shared.now_ms();
         for place in places {
-            let (key, fetch) = &self.fetching.partitions[place];
-            let read = self.read_one(key, fetch, left, first);
+            let read = self.read_one(&self.fetching.partitions[place], left, first, now_ms);
             left = left.saturating_sub(planned(&read));
             first &= planned(&read) == 0;
             // The old answer lives until the new one is there: time in here is not the follower's lag (D5).
@@ -233,8 +236,9 @@ impl Job {
     fn read_all(&self) -> Vec<Read> {
         let mut left = self.bytes_max;
         let mut first = true;
-        let reads = self.fetching.partitions.iter().map(|(key, fetch)| {
-            let read = self.read_one(key, fetch, left, first);
+        let now_ms = self.context.shared.now_ms();
+        let reads = self.fetching.partitions.iter().map(|asked| {
+            let read = self.read_one(asked, left, first, now_ms);
             left = left.saturating_sub(planned(&read));
             first &= planned(&read) == 0;
             read
@@ -242,18 +246,35 @@ impl Job {
         reads.collect()
     }
 
-    fn read_one(&self, key: &PartitionKey, fetch: &PartitionFetch, left: usize, first: bool) -> Read {
-        let partitions = &self.context.partitions;
+    fn read_one(&self, asked: &Asked, left: usize, first: bool, now_ms: u64) -> Read {
+        let known = asked.partition.upgrade();
+        if let Some(known) = &known
+            && let Ok(read) = self.read_at(Arc::clone(known), asked, left, first, now_ms)
+        {
+            return Ok(read);
+        }
+        let (key, partitions) = (&asked.key, &self.context.partitions);
         let found = match &key.topic {
             TopicRef::Name(name) => partitions.get(name, key.partition),
             TopicRef::Id(id) => partitions.get_by_id(*id, key.partition),
         };
         let partition =
             found.ok_or_else(|| not_hosted(&self.context.metadata.image(), &key.topic, key.partition))?;
+        self.read_at(partition, asked, left, first, now_ms)
+    }
+
+    fn read_at(
+        &self,
+        partition: Arc<Partition>,
+        Asked { key, fetch, .. }: &Asked,
+        left: usize,
+        first: bool,
+        now_ms: u64,
+    ) -> Read {
         if self.reply.api_version < ZSTD_FROM && self.becomes_zstd(&key.topic) {
             return Err(Rejection::UnsupportedCompressionType);
         }
-        let mut answer = partition.read(&ReadRequest {
+        let request = ReadRequest {
             offset: fetch.offset,
             max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(left),
             minimum_one_batch: first,
@@ -261,7 +282,8 @@ impl Job {
             last_fetched_epoch: LeaderEpoch(fetch.last_fetched_epoch),
             log_start: fetch.log_start,
             reader: self.reader,
-        })?;
+        };
+        let mut answer = partition.read_at(&request, now_ms)?;
         if answer.diverging.is_none()
             && let Some(broker) = self.nearer_replica(&partition, fetch.offset)
         {
@@ -293,6 +315,7 @@ impl Job {
 
     fn count(&self, partition: &Partition, finished: &Result<PartitionAnswer, Rejection>) {
         match (self.reader, finished) {
+            (Reader::Follower { .. }, Ok(answer)) if answer.records.len() == 0 => {}
             (Reader::Follower { .. }, Ok(answer)) => {
                 self.context.shared.metrics.replication_bytes_out.add(answer.records.len() as u64);
             }
@@ -372,7 +395,7 @@ impl Job {
         let image = self.context.metadata.image();
         let mut hints = LeaderHints::new(&image, &self.connection.listener.0);
         let mut answers: Vec<PartitionAnswer> = Vec::with_capacity(reads.len());
-        for ((key, _), read) in self.fetching.partitions.iter().zip(reads) {
+        for (Asked { key, .. }, read) in self.fetching.partitions.iter().zip(reads) {
             let finished = read.and_then(|(partition, answer)| {
                 let finished = self.finish_read(&partition, answer, key);
                 self.count(&partition, &finished);
@@ -398,7 +421,7 @@ impl Job {
         let (session_id, wanted) = sessions.finish(&self.fetching, &told, random_session_id, now_ms);
         let partitions = self.fetching.partitions.iter().zip(answers).zip(wanted);
         let partitions = partitions
-            .filter_map(|(((key, _), answer), wanted)| wanted.then_some((&key.topic, answer)))
+            .filter_map(|((asked, answer), wanted)| wanted.then_some((&asked.key.topic, answer)))
             .collect::<Vec<_>>();
         // With that of the whole answer.
         let successes = 1 + partitions.iter().filter(|(_, answer)| answer.error_code == 0).count();

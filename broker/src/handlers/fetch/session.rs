@@ -6,12 +6,13 @@
 //! mention, the leader epoch too (CLI-07).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use zurau_common::rejection::Rejection;
 
 use crate::handlers::leader_hint::TopicRef;
+use crate::partition::Partition;
 
 /// Session id of a fetch without a session.
 pub(super) const NO_SESSION: i32 = 0;
@@ -72,6 +73,8 @@ pub(super) struct Told {
 struct Cached {
     key: PartitionKey,
     fetch: PartitionFetch,
+    /// Where it was found last; it may be gone since.
+    partition: Weak<Partition>,
     /// As last told; −1: tell it next time.
     high_watermark: i64,
     log_start_offset: i64,
@@ -91,7 +94,8 @@ impl Partitions {
             known.fetch = fetch;
             return;
         }
-        self.append(Cached { key: key.clone(), fetch, high_watermark: -1, log_start_offset: -1 });
+        let partition = Weak::new();
+        self.append(Cached { key: key.clone(), fetch, partition, high_watermark: -1, log_start_offset: -1 });
     }
 
     fn append(&mut self, cached: Cached) {
@@ -104,10 +108,19 @@ impl Partitions {
         self.in_order.remove(&self.place_of.remove(key)?)
     }
 
-    /// Notes what an answer says and returns whether the reader must be told.
-    fn note(&mut self, key: &PartitionKey, told: Told) -> bool {
-        let Some(place) = self.place_of.get(key).copied() else { return true };
+    /// Notes what an answer says, and where the partition was found, and returns whether the reader must be told.
+    fn note(&mut self, asked: &Asked, told: Told) -> bool {
+        let place = match self.in_order.get(&asked.place) {
+            Some(cached) if cached.key == asked.key => asked.place,
+            _ => match self.place_of.get(&asked.key) {
+                Some(place) => *place,
+                None => return true,
+            },
+        };
         let Some(cached) = self.in_order.get_mut(&place) else { return true };
+        if !cached.partition.ptr_eq(&asked.partition) {
+            cached.partition = Weak::clone(&asked.partition);
+        }
         let must = told.has_records
             || told.is_special
             || cached.high_watermark != told.high_watermark
@@ -145,7 +158,24 @@ pub(crate) struct FetchSessions {
 #[derive(Debug)]
 pub(super) struct Fetching {
     kind: Kind,
-    pub(super) partitions: Vec<(PartitionKey, PartitionFetch)>,
+    pub(super) partitions: Vec<Asked>,
+}
+
+/// A partition of such a fetch.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) key: PartitionKey,
+    pub(super) fetch: PartitionFetch,
+    /// Where it was found last; it may be gone since, or replaced.
+    pub(super) partition: Weak<Partition>,
+    /// In the session, if there is one already.
+    place: u64,
+}
+
+impl Asked {
+    fn new((key, fetch): (PartitionKey, PartitionFetch)) -> Self {
+        Self { key, fetch, partition: Weak::new(), place: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -188,7 +218,8 @@ impl FetchSessions {
                 let SessionRequest { uses_topic_ids, is_follower, .. } = request;
                 Kind::Opening { uses_topic_ids, is_follower }
             };
-            return Ok(Fetching { kind, partitions: request.partitions });
+            let partitions = request.partitions.into_iter().map(Asked::new).collect();
+            return Ok(Fetching { kind, partitions });
         }
         let found = self.sessions.lock().get(&request.id).cloned();
         let session = found.ok_or(Rejection::FetchSessionIdNotFound)?;
@@ -209,19 +240,19 @@ impl FetchSessions {
         fresh_id: impl FnMut() -> i32,
         now_ms: u64,
     ) -> (i32, Vec<bool>) {
-        let keys = fetching.partitions.iter().map(|(key, _)| key);
+        let asked = fetching.partitions.iter().zip(answers);
         match &fetching.kind {
             Kind::Alone => (NO_SESSION, vec![true; answers.len()]),
             Kind::Incremental(session) => {
                 let mut session = session.lock();
-                let told = keys.zip(answers).map(|(key, told)| session.partitions.note(key, *told)).collect();
+                let told = asked.map(|(asked, told)| session.partitions.note(asked, *told)).collect();
                 (session.id, told)
             }
             Kind::Opening { uses_topic_ids, is_follower } => {
                 let mut partitions = Partitions::default();
-                for ((key, fetch), told) in fetching.partitions.iter().zip(answers) {
-                    partitions.put(key, *fetch);
-                    partitions.note(key, *told);
+                for (asked, told) in asked {
+                    partitions.put(&asked.key, asked.fetch);
+                    partitions.note(asked, *told);
                 }
                 let session = Session {
                     id: NO_SESSION,
@@ -284,11 +315,7 @@ fn evictable(sessions: &HashMap<i32, Arc<Mutex<Session>>>, for_follower: bool, n
 }
 
 impl Session {
-    fn update(
-        &mut self,
-        request: &SessionRequest,
-        now_ms: u64,
-    ) -> Result<Vec<(PartitionKey, PartitionFetch)>, Rejection> {
+    fn update(&mut self, request: &SessionRequest, now_ms: u64) -> Result<Vec<Asked>, Rejection> {
         if self.epoch != request.epoch {
             return Err(Rejection::InvalidFetchSessionEpoch);
         }
@@ -303,8 +330,13 @@ impl Session {
         for key in &request.forgotten {
             self.partitions.remove(key);
         }
-        let cached = self.partitions.in_order.values();
-        Ok(cached.map(|cached| (cached.key.clone(), cached.fetch)).collect())
+        let asked = self.partitions.in_order.iter().map(|(place, cached)| Asked {
+            key: cached.key.clone(),
+            fetch: cached.fetch,
+            partition: Weak::clone(&cached.partition),
+            place: *place,
+        });
+        Ok(asked.collect())
     }
 }
 

@@ -28,7 +28,7 @@ fn open(sessions: &FetchSessions, id: i32, is_follower: bool, partitions: &[(i32
 }
 
 fn offsets(fetching: &Fetching) -> Vec<(i32, i64)> {
-    fetching.partitions.iter().map(|(key, fetch)| (key.partition, fetch.offset)).collect()
+    fetching.partitions.iter().map(|asked| (asked.key.partition, asked.fetch.offset)).collect()
 }
 
 /// CLI-07.
@@ -46,7 +46,7 @@ fn later_requests_name_only_what_changes_and_later_answers_what_moved() {
     let forgetting = SessionRequest { forgotten: vec![key(0)], ..request(7, 2, &[]) };
     let third = sessions.begin(forgetting, 0).unwrap();
     assert_eq!(offsets(&third), [(2, 0), (3, 0), (1, 5)], "what gave records is read last");
-    assert_eq!(third.partitions[0].1.current_leader_epoch, 5, "the epoch is remembered");
+    assert_eq!(third.partitions[0].fetch.current_leader_epoch, 5, "the epoch is remembered");
     let unmoved = Told { has_records: false, ..RECORDS };
     let (_, told) = sessions.finish(&third, &[NOTHING, NOTHING, unmoved], || unreachable!(), 0);
     assert_eq!(told, [true, false, false], "the end of an error is told too");
