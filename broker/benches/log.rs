@@ -112,7 +112,9 @@ fn lookups(directory: &Path, name: &str, bytes: &Bytes) {
     };
     // Everything is in the page cache, and the first lookup gathers what later ones remember.
     drop(log.read_plan(0, MIB, end, true).expect("plans").read());
-    let lookup = timed(&mut || assert!(!log.read_plan(next(), MIB, end, true).expect("plans").is_empty()));
+    let mut plan = |bytes| assert!(!log.read_plan(next(), bytes, end, true).expect("plans").is_empty());
+    let lookup = timed(&mut || plan(1));
+    let both_ends = timed(&mut || plan(MIB));
     let file = File::open(path.join("00000000000000000000.log")).expect("opens");
     let (length, mut buffer) = (log.size_bytes(), [0; 1024]);
     let floor = timed(&mut || {
@@ -120,6 +122,7 @@ fn lookups(directory: &Path, name: &str, bytes: &Bytes) {
         rustix::io::pread(&file, &mut buffer, at).map(drop).expect("reads");
     });
     println!("{name}: offset lookup {lookup:.2} us (one pread of 1 KiB {floor:.2} us)");
+    println!("{name}: plan of a read of 1 MiB, where its last whole batch ends as well {both_ends:.2} us");
     let start = Instant::now();
     let (mut offset, mut read) = (0, 0);
     while offset < end {
