@@ -13,7 +13,7 @@ mod session;
 mod stream;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kafka_protocol::messages::FetchRequest;
@@ -176,44 +176,68 @@ fn planned(read: &Read) -> usize {
     read.as_ref().map_or(0, |(_, answer)| answer.plan.len())
 }
 
+/// Partitions that are looked at one after the other.
+struct Round {
+    /// By [`Shared::now_ms`](crate::shared::Shared::now_ms).
+    now_ms: u64,
+    /// Bytes of records that may still be added to the answer.
+    left: usize,
+    /// The answer has none yet.
+    first: bool,
+}
+
 impl Job {
     async fn run(mut self) -> Frame {
         let mut reads = self.read_all();
         for (asked, read) in self.fetching.partitions.iter_mut().zip(&reads) {
-            asked.partition = read.as_ref().map_or_else(|_| Weak::new(), |(found, _)| Arc::downgrade(found));
+            if let Ok((found, _)) = read
+                && asked.partition.as_ptr() != Arc::as_ptr(found)
+            {
+                asked.partition = Arc::downgrade(found);
+            }
         }
+        if !self.is_enough(&reads) {
+            self.wait_for_more(&mut reads).await;
+        }
+        self.finish(reads).await
+    }
+
+    /// Until it is enough, or the time is over.
+    async fn wait_for_more(&self, reads: &mut [Read]) {
         let waiter = FetchWaiter::new();
         let mut to_register: Vec<usize> = (0..reads.len()).collect();
-        while !self.is_enough(&reads) && Instant::now() < self.deadline {
+        while Instant::now() < self.deadline {
             for place in to_register {
                 if let Ok((partition, answer)) = &reads[place] {
                     partition.wait_for_data((&waiter, place), answer.seen);
                 }
             }
             if timeout_at(self.deadline, waiter.woken()).await.is_err() {
-                break;
+                return;
             }
             let News { moved, noted } = waiter.take_news();
-            self.read_again(&mut reads, moved.iter().chain(&noted).copied().collect());
+            self.read_again(reads, moved.iter().chain(&noted).copied().collect());
+            if self.is_enough(reads) {
+                return;
+            }
             to_register = moved;
         }
-        self.finish(reads).await
     }
 
     /// Looks again at those of these places; what the others answered stands.
     fn read_again(&self, reads: &mut [Read], places: BTreeSet<usize>) {
         let kept = |(place, read): (usize, &Read)| if places.contains(&place) { 0 } else { planned(read) };
-        let kept: usize = reads.iter().enumerate().map(kept).sum();
-        let mut left = self.bytes_max.saturating_sub(kept);
-        let mut first = kept == 0;
-        let now_ms = self.context.shared.now_ms();
+        let mut round = self.round(reads.iter().enumerate().map(kept).sum());
         for place in places {
-            let read = self.read_one(&self.fetching.partitions[place], left, first, now_ms);
-            left = left.saturating_sub(planned(&read));
-            first &= planned(&read) == 0;
             // The old answer lives until the new one is there: time in here is not the follower's lag (D5).
-            reads[place] = read;
+            reads[place] = self.read_one(&self.fetching.partitions[place], &mut round);
         }
+    }
+
+    /// `kept`: bytes of records that the answer has already.
+    fn round(&self, kept: usize) -> Round {
+        let now_ms = self.context.shared.now_ms();
+        Round { now_ms, left: self.bytes_max.saturating_sub(kept), first: kept == 0 }
     }
 
     /// Small reads come from the page cache, as the end of a log does. A large one may be an old part of the log and
@@ -234,63 +258,69 @@ impl Job {
 
     /// Where the records of each partition are; none is read yet.
     fn read_all(&self) -> Vec<Read> {
-        let mut left = self.bytes_max;
-        let mut first = true;
-        let now_ms = self.context.shared.now_ms();
-        let reads = self.fetching.partitions.iter().map(|asked| {
-            let read = self.read_one(asked, left, first, now_ms);
-            left = left.saturating_sub(planned(&read));
-            first &= planned(&read) == 0;
-            read
-        });
-        reads.collect()
+        let mut round = self.round(0);
+        self.fetching.partitions.iter().map(|asked| self.read_one(asked, &mut round)).collect()
     }
 
-    fn read_one(&self, asked: &Asked, left: usize, first: bool, now_ms: u64) -> Read {
-        let known = asked.partition.upgrade();
-        if let Some(known) = &known
-            && let Ok(read) = self.read_at(Arc::clone(known), asked, left, first, now_ms)
-        {
-            return Ok(read);
+    fn read_one(&self, asked: &Asked, round: &mut Round) -> Read {
+        let read = self.find_and_read(asked, round);
+        let bytes = planned(&read);
+        round.left = round.left.saturating_sub(bytes);
+        round.first &= bytes == 0;
+        read
+    }
+
+    fn find_and_read(&self, asked: &Asked, round: &Round) -> Read {
+        if let Some(known) = asked.partition.upgrade() {
+            match self.read_at(&known, asked, round) {
+                Ok(answer) => return Ok((known, answer)),
+                // Unless it was removed or replaced since.
+                Err(rejection) if self.find(&asked.key).is_some_and(|now| Arc::ptr_eq(&now, &known)) => {
+                    return Err(rejection);
+                }
+                Err(_) => {}
+            }
         }
-        let (key, partitions) = (&asked.key, &self.context.partitions);
-        let found = match &key.topic {
-            TopicRef::Name(name) => partitions.get(name, key.partition),
-            TopicRef::Id(id) => partitions.get_by_id(*id, key.partition),
-        };
-        let partition =
-            found.ok_or_else(|| not_hosted(&self.context.metadata.image(), &key.topic, key.partition))?;
-        self.read_at(partition, asked, left, first, now_ms)
+        let PartitionKey { topic, partition } = &asked.key;
+        let found = self.find(&asked.key);
+        let found = found.ok_or_else(|| not_hosted(&self.context.metadata.image(), topic, *partition))?;
+        let answer = self.read_at(&found, asked, round)?;
+        Ok((found, answer))
+    }
+
+    fn find(&self, key: &PartitionKey) -> Option<Arc<Partition>> {
+        match &key.topic {
+            TopicRef::Name(name) => self.context.partitions.get(name, key.partition),
+            TopicRef::Id(id) => self.context.partitions.get_by_id(*id, key.partition),
+        }
     }
 
     fn read_at(
         &self,
-        partition: Arc<Partition>,
+        partition: &Arc<Partition>,
         Asked { key, fetch, .. }: &Asked,
-        left: usize,
-        first: bool,
-        now_ms: u64,
-    ) -> Read {
+        round: &Round,
+    ) -> Result<ReadAnswer, Rejection> {
         if self.reply.api_version < ZSTD_FROM && self.becomes_zstd(&key.topic) {
             return Err(Rejection::UnsupportedCompressionType);
         }
         let request = ReadRequest {
             offset: fetch.offset,
-            max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(left),
-            minimum_one_batch: first,
+            max_bytes: usize::try_from(fetch.max_bytes).unwrap_or(0).min(round.left),
+            minimum_one_batch: round.first,
             current_leader_epoch: LeaderEpoch(fetch.current_leader_epoch),
             last_fetched_epoch: LeaderEpoch(fetch.last_fetched_epoch),
             log_start: fetch.log_start,
             reader: self.reader,
         };
-        let mut answer = partition.read_at(&request, now_ms)?;
+        let mut answer = partition.read_at(&request, round.now_ms)?;
         if answer.diverging.is_none()
-            && let Some(broker) = self.nearer_replica(&partition, fetch.offset)
+            && let Some(broker) = self.nearer_replica(partition, fetch.offset)
         {
             answer.plan = ReadPlan::EMPTY;
             answer.preferred_read_replica = Some(broker);
         }
-        Ok((partition, answer))
+        Ok(answer)
     }
 
     /// Whether all that is appended to the topic becomes zstd (CLI-06). What producers compress so is given to each
