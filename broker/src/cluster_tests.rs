@@ -270,7 +270,7 @@ async fn ctl_02_orders_come_from_the_newest_connection_of_the_highest_controller
     let (older, newer) = (world.connection(), world.connection());
     let order = world.order(1, 0).await;
     let context = Arc::clone(&world.broker(2).parts.context);
-    let request = world.request(2, &order);
+    let request = world.request(2, std::slice::from_ref(&order));
     assert!(matches!(leader_and_isr(&context, &older, request.clone()).await, Answered::Answer(_)));
     assert!(matches!(leader_and_isr(&context, &newer, request.clone()).await, Answered::Answer(_)));
     assert!(older.closer.is_cancelled(), "F9");
@@ -280,7 +280,7 @@ async fn ctl_02_orders_come_from_the_newest_connection_of_the_highest_controller
     let next = LeaderAndIsr { controller_epoch: ControllerEpoch(2), ..order };
     let rows = [
         (stale_broker, Some(Rejection::StaleBrokerEpoch)),
-        (world.request(2, &next), None),
+        (world.request(2, std::slice::from_ref(&next)), None),
         (request, Some(Rejection::StaleControllerEpoch)),
     ];
     for (request, expected) in rows {

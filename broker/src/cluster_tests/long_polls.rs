@@ -3,36 +3,12 @@
 use kafka_protocol::messages::FetchRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use zurau_common::id::{BrokerId, LeaderEpoch, TopicId, TopicPartition};
-use zurau_common::leader_and_isr::LeaderAndIsr;
-use zurau_common::wire::control::{LeaderAndIsrHeader, leader_and_isr_request};
 
 use super::wire::connect;
 use super::world::{World, eventually};
-use crate::control::{Answered, leader_and_isr};
 use crate::fetch_waiter::{FetchWaiter, News};
 use crate::log::test_batches::{BatchSpec, batch};
 use crate::partition::{Acks, ReadRequest, Reader};
-
-/// All brokers host these partitions, and no other.
-async fn host(world: &mut World, orders: &[LeaderAndIsr]) {
-    for number in world.running() {
-        let connection = world.connection();
-        let context = &world.broker(number).parts.context;
-        let header = LeaderAndIsrHeader {
-            controller_id: 100,
-            controller_epoch: orders[0].controller_epoch,
-            broker_epoch: context.broker_epoch(),
-            full: true,
-        };
-        let leaders = world.running().into_iter();
-        let leaders = leaders.map(|number| (BrokerId(number), "127.0.0.1".to_owned(), world.port(number)));
-        let request = leader_and_isr_request(header, orders, &leaders.collect::<Vec<_>>());
-        let Answered::Answer(answer) = leader_and_isr(context, &connection, request).await else {
-            panic!("the connection was closed")
-        };
-        assert_eq!(answer.error_code, 0);
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_wants_more_waits_for_all_its_partitions_and_gets_what_each_has() {
@@ -43,7 +19,9 @@ async fn a_consumer_that_wants_more_waits_for_all_its_partitions_and_gets_what_e
     world.topic_id = TopicId::parse("AQIDBAUGBwgJCgsMDQ4PEQ").unwrap();
     world.create_topic().await;
     orders.push(world.order(1, 0).await);
-    host(&mut world, &orders).await;
+    for number in world.running() {
+        world.send_many(number, &orders).await;
+    }
 
     let batch_bytes = batch(&BatchSpec::default()).len();
     let topics = orders.iter().map(|order| {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kafka_protocol::messages::LeaderAndIsrRequest;
 use kafka_protocol::messages::update_metadata_request::{
     UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest,
 };
+use kafka_protocol::messages::{LeaderAndIsrRequest, LeaderAndIsrResponse};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use zurau_common::config::{BrokerConfig, Settings};
@@ -217,11 +217,11 @@ impl World {
         }
     }
 
-    pub(super) fn request(&self, number: i32, order: &LeaderAndIsr) -> LeaderAndIsrRequest {
+    pub(super) fn request(&self, number: i32, orders: &[LeaderAndIsr]) -> LeaderAndIsrRequest {
         let context = &self.broker(number).parts.context;
         let header = LeaderAndIsrHeader {
             controller_id: 100,
-            controller_epoch: order.controller_epoch,
+            controller_epoch: orders[0].controller_epoch,
             broker_epoch: context.broker_epoch(),
             full: true,
         };
@@ -230,18 +230,24 @@ impl World {
             .into_iter()
             .map(|number| (BrokerId(number), "127.0.0.1".to_owned(), self.port(number)))
             .collect();
-        leader_and_isr_request(header, std::slice::from_ref(order), &leaders)
+        leader_and_isr_request(header, orders, &leaders)
     }
 
     pub(super) async fn send(&mut self, number: i32, order: &LeaderAndIsr) -> Result<(), Rejection> {
+        let answer = self.send_many(number, std::slice::from_ref(order)).await;
+        Rejection::from_code(answer.topics[0].partition_errors[0].error_code).map_or(Ok(()), Err)
+    }
+
+    /// All that the broker shall host.
+    pub(super) async fn send_many(&mut self, number: i32, orders: &[LeaderAndIsr]) -> LeaderAndIsrResponse {
         let connection = self.connection();
-        let request = self.request(number, order);
+        let request = self.request(number, orders);
         let context = &self.broker(number).parts.context;
         let Answered::Answer(answer) = leader_and_isr(context, &connection, request).await else {
             panic!("the connection was closed")
         };
         assert_eq!(answer.error_code, 0);
-        Rejection::from_code(answer.topics[0].partition_errors[0].error_code).map_or(Ok(()), Err)
+        answer
     }
 
     pub(super) fn port(&self, number: i32) -> u16 {

@@ -374,11 +374,16 @@ pub(crate) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageErr
 mod tests {
     use super::*;
 
-    #[test]
-    fn vectored_write_takes_more_parts_than_one_call_can() {
+    fn fresh() -> (tempfile::TempDir, Arc<LogFile>) {
         let directory = tempfile::tempdir().unwrap();
         let file = LogFile::new(directory.path().join("x"));
         file.create().unwrap();
+        (directory, file)
+    }
+
+    #[test]
+    fn vectored_write_takes_more_parts_than_one_call_can() {
+        let (_directory, file) = fresh();
         let parts: Vec<Bytes> = (0..3000u32).map(|n| Bytes::from(vec![n as u8; (n % 7) as usize])).collect();
         let expected: Vec<u8> = parts.concat();
         write_vectored_all_at(&file.get().unwrap(), PathBuf::new, &parts, 5).unwrap();
@@ -387,9 +392,7 @@ mod tests {
 
     #[test]
     fn log_16_short_writes_are_continued() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = LogFile::new(directory.path().join("x"));
-        file.create().unwrap();
+        let (_directory, file) = fresh();
         let parts = ["abcdefg", "", "h", "ijk"].map(|part| Bytes::from_static(part.as_bytes()));
         for bytes in 1..9 {
             file.set_len(0).unwrap();
@@ -426,9 +429,7 @@ mod tests {
     /// Where the file system stores times of reads at all.
     #[test]
     fn a_read_is_no_write_of_its_time() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = LogFile::new(directory.path().join("x"));
-        file.create().unwrap();
+        let (_directory, file) = fresh();
         file.write_all_at(b"abc", 0).unwrap();
         let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
         file.get().unwrap().set_times(fs::FileTimes::new().set_accessed(long_ago)).unwrap();
@@ -438,9 +439,7 @@ mod tests {
 
     #[test]
     fn a_closed_file_stays_readable_for_its_reader() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = LogFile::new(directory.path().join("x"));
-        file.create().unwrap();
+        let (_directory, file) = fresh();
         file.write_all_at(b"abc", 0).unwrap();
         let reader = file.get().unwrap();
         file.remove().unwrap();
